@@ -65,7 +65,7 @@ def unit(session: nox.Session) -> None:
     environments.install(session, "nox", *members, "report", "test")
     own = (f"packages/{name}" for name in ("groundwork", "forkpatch", "accelerator-study"))
     folders = [*own, *(f"tests/{name}" for name in ("sessions", "structure", "report", "docs"))]
-    environments.run_pytest(session, *PARALLEL, *folders, *session.posargs)
+    environments.run_pytest(session, *PARALLEL, *folders, *environments.words_of(session))
 
 
 # Patches.
@@ -198,7 +198,7 @@ def docs(session: nox.Session) -> None:
     """Build the site of the docs in out/site; a broken link is an error."""
     environments.install(session, "docs")
     quiet = {"NO_MKDOCS_2_WARNING": "1"}
-    session.run("mkdocs", "build", "--strict", *session.posargs, env=quiet)
+    session.run("mkdocs", "build", "--strict", *environments.words_of(session), env=quiet)
 
 
 @nox.session(default=False)

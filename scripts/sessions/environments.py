@@ -100,6 +100,11 @@ def first_look(session: nox.Session) -> None:
         raise SystemExit(0)
 
 
+def words_of(session: nox.Session) -> list[str]:
+    """Return the options for the session's tool: all but ``--offline``, which is heeded before."""
+    return [word for word in session.posargs if word != "--offline"]
+
+
 def native_sources() -> list[str]:
     """Return the paths of the sources in C and C++, from the root of the checkout."""
     folders = (ROOT / name for name in ("kernels", "runner", "packages", "tests"))

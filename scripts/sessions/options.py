@@ -61,12 +61,14 @@ class Command:
         module: module with the function ``main``, which reads the options.
         words: words before the user's words.
         given: options that the session adds.
+        before: module of the session with a function ``main``, which reads the options first.
         trees: True if options about the patched trees come first, and tools for RISC-V are needed.
     """
 
     module: str
     words: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    before: str = ""
     trees: bool = False
 
 
@@ -87,7 +89,8 @@ COMMANDS = {
     "model": Command("crosslab.job.model_job", given=_BOTH, trees=True),
     "torch": Command("torchroad.cli", given=_BOTH, trees=True),
     "package": Command("crosslab.artifact.package"),
-    "reproduce": Command("crosslab.job.main_job", given=_BOTH),
+    "reproduce": Command("crosslab.job.main_job", given=_BOTH, before="sessions.reproduce"),
+    "lint": Command("sessions.options"),
     "lock": Command("forkpatch.cli.main", ("lock",)),
 }
 
@@ -203,6 +206,13 @@ def _mistake(what: str, remedy: str) -> CommandError:
     return CommandError(what, remedy=remedy, exit_code=USER_MISTAKE)
 
 
+def main(words: Sequence[str]) -> None:
+    """Read the options of a session whose tools have no options."""
+    parser = Parser(prog="nox -s lint --", description="Check the whole checkout.")
+    parser.add_argument("--offline", action="store_true", help="ask no index")
+    parser.parse_args(words)
+
+
 def first_look(session: str, words: Sequence[str], folder: str = ".") -> int:
     """Call :func:`look` in a new process in ``folder``; return its exit code."""
     command = [sys.executable, "-S", __file__, session, *words]
@@ -227,6 +237,8 @@ def look(session: str, words: Sequence[str]) -> int:
             tree_parser(session).print_help()
             print("\nThen the options of the command; the session gives those that name trees:\n")
             rest = ["--help"]
+        if command and command.before:
+            _read(Command(command.before), typed, rest, checks=True)
         if command and (rest or command.words or command.given):  # else main prints help
             _read(command, typed, rest, checks=not (known and vars(known)["with"]))
         if not HELP & set(words):

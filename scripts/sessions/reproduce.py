@@ -19,19 +19,24 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, at_first_look
+from groundwork.errors import FAILURE, USER_MISTAKE, CommandError, exit_code_of
 from groundwork.files import atomic_write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 # In front of the installed packages of this checkout.
 SOURCES = ("scripts", *(f"packages/{name}/src" for name in ("crosslab", "groundwork", "forkpatch")))
 REPORT = ROOT / "out" / "reproduce.json"
-# Options that this command chooses: the same trees, and caches of their own.
-OWN = ("--release", "--applied", "--tvm-tree", "--mlc-tree", "--project", "--cache")
+# Options that this command chooses, such as caches of their own, or that do not change the files.
+OWN = ("--release", "--applied", "--tvm-tree", "--mlc-tree", "--project", "--cache", "--json")
+OWN += ("--again",)
+# Options with a path that the user may give from the folder of the command.
+PATHS = ("--model", "--tuned")
 # Inputs with known hashes are fetched once. All outputs are built twice.
 FETCHED = ("forkpatch/trees", "forkpatch/wheels", "forkpatch/mirrors.json", "crosslab/asset-*")
 MEMORY = Path("/dev/shm")
@@ -74,13 +79,17 @@ class Place:
         """Run a module of the clone.
 
         Raises:
-            subprocess.CalledProcessError: the module fails; its output is on the terminal.
+            CommandError: the module fails; its output is on the terminal.
         """
         print(f"{self.name}: {' '.join(arguments[:2])}", flush=True)
         command = [sys.executable, "-m", *arguments]
-        subprocess.run(
-            command, cwd=self.project, env=self.environment(), umask=self.umask, check=True
+        done = subprocess.run(
+            command, cwd=self.project, env=self.environment(), umask=self.umask, check=False
         )
+        if done.returncode:
+            what = f"{' '.join(arguments[:2])} failed in {self.project}; its message is above"
+            is_mistake = done.returncode == USER_MISTAKE
+            raise CommandError(what, exit_code=USER_MISTAKE if is_mistake else FAILURE)
 
 
 def places(scratch: Path, elsewhere: Path) -> tuple[Place, Place]:
@@ -194,15 +203,36 @@ def _scratch_root() -> Path | None:
     return None
 
 
-def main(arguments: list[str]) -> int:
-    """Build twice and compare; return 1 if a file differs."""
+def absolute(words: Sequence[str]) -> list[str]:
+    """Return options with absolute paths: both builds run in another folder than the user's."""
+    found = []
+    for before, word in pairwise(["", *words]):
+        option, equals, value = word.partition("=") if word.startswith("-") else (before, "", word)
+        is_path = option in PATHS and value and Path(value).exists()
+        found.append(f"{option * bool(equals)}{equals}{Path(value).resolve()}" if is_path else word)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build twice and compare; return 1 if a file differs, and the exit code of a failure."""
     about = "Build the artefact twice under different conditions and compare the bytes. "
-    about += "Options other than --help go to build_and_test: nox -s build_and_test -- --help."
+    about += f"Options of build_and_test change what is built, but these: {', '.join(OWN)}."
     parser = Parser(prog="nox -s reproduce --", description=about)
     _, options = parser.parse_known_args(arguments)
     for name in (word.partition("=")[0] for word in options):
         if name in OWN:
-            parser.error(f"{name} is the same in both places, and is chosen here: leave it out")
+            parser.error(f"{name} is chosen here, or changes no file: leave it out")
+    if at_first_look():
+        return 0
+    return exit_code_of(lambda: _build_twice(absolute(options)), CommandError, "reproduce")
+
+
+def _build_twice(options: Sequence[str]) -> int:
+    """Build twice and compare; return 1 if a file differs.
+
+    Raises:
+        CommandError: a build fails, or git cannot clone this checkout.
+    """
     if subprocess.check_output(["git", "status", "--short"], cwd=ROOT):
         print("note: uncommitted changes are not built")
     start = time.monotonic()
@@ -212,7 +242,10 @@ def main(arguments: list[str]) -> int:
     ):
         pair = places(Path(folder), Path(elsewhere))
         for place in pair:
-            clone(place, backwards=place is pair[1])
+            try:
+                clone(place, backwards=place is pair[1])
+            except subprocess.CalledProcessError as error:
+                raise CommandError(f"git cannot clone {ROOT}; its message is above") from error
             bring_inputs(place)
         reordered = order_differs(*pair)
         print(f"file order: {'differs' if reordered else 'this file system lists both alike'}")

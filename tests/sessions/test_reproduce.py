@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sessions.reproduce import compare, main, places
+from groundwork.errors import CommandError
+from sessions.reproduce import absolute, compare, main, places
 
 
 def write(folder: Path, **files: bytes) -> Path:
@@ -45,11 +46,37 @@ def test_the_two_places_differ_in_everything(tmp_path: Path) -> None:
     assert not str(other.project).isascii() and " " in str(other.project)
 
 
-@pytest.mark.parametrize("words", ["--release 2026.10", "--cache=/tmp/x", "--vlen 128 --project ."])
+@pytest.mark.parametrize(
+    "words",
+    ["--release 2026.10", "--cache=/tmp/x", "--vlen 128 --project .", "--json x"],
+)
 def test_what_both_places_need_is_not_chosen(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2
-    assert "is the same in both places" in capsys.readouterr().err
+    assert "is chosen here, or changes no file: leave it out" in capsys.readouterr().err
+
+
+def test_paths_are_those_of_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    words = ["--model", "my model", "--tuned=my model", "--prompt", "my model", "--model", "pinned"]
+    there = str(tmp_path / "my model")
+    expected = ["--model", there, f"--tuned={there}", "--prompt", "my model", "--model", "pinned"]
+    assert absolute(words) == expected
+
+
+@pytest.mark.parametrize(("program", "code"), [("raise SystemExit(2)", 2), ("raise OSError", 1)])
+def test_a_build_that_fails_ends_without_a_traceback(
+    tmp_path: Path, program: str, code: int
+) -> None:
+    place = places(tmp_path, tmp_path)[0]
+    place.project.mkdir(parents=True)
+    (place.project / "builder.py").write_text(program, encoding="utf-8")
+    with pytest.raises(CommandError, match="builder failed in") as failed:
+        place.run("builder")
+    assert failed.value.exit_code == code
