@@ -122,14 +122,32 @@ def port_of(word: str) -> int:
     return int(word)
 
 
+class _Listed(argparse.Action):
+    """Add the values of an option to those of the same option before, in place of the default."""
+
+    def __call__(
+        self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if before is self.default else before), *values])
+
+
+def _stored(**fields: Any) -> argparse.Action:
+    """Return the action of an argument that names none."""
+    is_listed = fields["option_strings"] and fields.get("nargs") == "+"
+    return _Listed(**fields) if is_listed else argparse._StoreAction(**fields)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors state the mistake and suggest the nearest option.
 
-    It accepts an option by its full name alone: sessions, too, look for some of its options.
+    It accepts an option by its full name alone: sessions, too, look for some of its options. An
+    option with a list of values (``nargs="+"``) can be given several times.
     """
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(allow_abbrev=False, **fields)
+        self.register("action", None, _stored)
 
     def read(self, words: Sequence[str] | None, check: Callable[[argparse.Namespace], T]) -> T:
         """Parse words and return ``check``'s result for the options; a first look exits, code 0."""

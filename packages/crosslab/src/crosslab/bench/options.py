@@ -206,7 +206,7 @@ class Bench:
 
 def parser() -> Parser:
     """Return the parser of the command's options."""
-    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
+    several: dict[str, Any] = {"nargs": "+"}
     shared = recipe_options(
         *("project", "tvm-tree", "core", "vlen", "quantization", "weights", "activations"),
         *("kv-cache", "tuned", "cache"),
