@@ -33,8 +33,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("scripts", *(f"packages/{name}/src" for name in ("crosslab", "groundwork", "forkpatch")))
 REPORT = ROOT / "out" / "reproduce.json"
 # Options that this command chooses, such as caches of their own, or that do not change the files.
-OWN = ("--release", "--applied", "--tvm-tree", "--mlc-tree", "--project", "--cache", "--json")
-OWN += ("--again",)
+OWN = (
+    *("--release", "--applied", "--tvm-tree", "--mlc-tree", "--project", "--cache"),
+    *("--json", "--again"),
+)
 # Options with a path that the user may give from the folder of the command.
 PATHS = ("--model", "--tuned")
 # Inputs with known hashes are fetched once. All outputs are built twice.

@@ -206,5 +206,5 @@ class Parser(argparse.ArgumentParser):
             message += f"; did you mean {near}?" if near else ""
         message = message.replace("the following arguments are required:", "missing:")
         typed = f"{_look.typed} --" if _look else self.prog
-        name = _look.typed if _look else self.prog
+        name = _look.typed if _look else self.prog.removesuffix(" --")
         self.exit(USER_MISTAKE, f"{name}: {message}\n  options: {typed} --help\n")
