@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -44,6 +45,9 @@ NATIVE = {".c", ".cc", ".cpp", ".h"}
 #: Names of all packages of the workspace.
 PACKAGES = tuple(members())
 PROJECT = "pyproject.toml"
+#: File of an environment that lists what is installed; its first line has the environment's path.
+STAMP = "installed"
+PLACE = "in "
 _looked = set[str]()
 
 
@@ -58,6 +62,15 @@ def lock_checkout() -> None:
     except CommandError as error:
         print(f"nox: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    remove_moved()
+
+
+def remove_moved() -> None:
+    """Remove environments that were copied or moved: their programs name Python's first path."""
+    for stamp in ROOT.glob(f".nox/*/{STAMP}"):
+        first = stamp.read_text(encoding="utf-8").partition("\n")[0]
+        if first.startswith(PLACE) and first != f"{PLACE}{stamp.parent.resolve()}":
+            shutil.rmtree(stamp.parent)
 
 
 def install(session: nox.Session, *names: str, release: str = "") -> None:
@@ -193,11 +206,16 @@ def _install_pinned(session: nox.Session, wanted: str, mark: str, index: str = "
 
 
 def _stamp(session: nox.Session) -> Path:
-    return Path(session.virtualenv.location) / "installed"
+    return Path(session.virtualenv.location) / STAMP
 
 
 def _write_stamp(session: nox.Session, lines: Sequence[str]) -> None:
-    _stamp(session).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    stamp = _stamp(session)
+    kept = [
+        f"{PLACE}{stamp.parent.resolve()}",
+        *(line for line in lines if not line.startswith(PLACE)),
+    ]
+    stamp.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
 def _stamp_lines(session: nox.Session) -> list[str]:

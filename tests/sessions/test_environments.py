@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,25 @@ def test_a_copied_checkout_installs_its_own_packages(tmp_path: Path) -> None:
     assert [command[-1] for command in session.commands] == [
         *(str(tmp_path / "first"), str(tmp_path / "second"))
     ]
+
+
+def test_a_copied_or_moved_environment_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The programs of its packages start the Python of the first place."""
+    for name in ("lint", "docs"):
+        (folder := tmp_path / "first" / ".nox" / name).mkdir(parents=True)
+        session: Any = Installing(folder)
+        environments._write_stamp(session, ["one any"])
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    (tmp_path / "link").symlink_to("first")
+    for place, left in (("first", 2), ("link", 2), ("second", 0)):
+        monkeypatch.setattr(environments, "ROOT", tmp_path / place)
+        environments.remove_moved()
+        assert len(list((tmp_path / place).glob(".nox/*/*"))) == left
+    again: Any = Installing(tmp_path / "first" / ".nox" / "lint")
+    environments._write_stamp(again, environments._stamp_lines(again))
+    assert len(environments._stamp_lines(again)) == 2
 
 
 @pytest.mark.parametrize(

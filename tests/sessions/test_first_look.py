@@ -37,6 +37,7 @@ CASES = (
     ("tests", "--require mlc", "there is no such upstream\n  did you mean: --require mlc-llm"),
     ("patches", "", ""),  # it prints its help
     ("patches", "edti tvm", "argument VERB: 'edti' is not known; did you mean edit?"),
+    ("patches", "status --offline", "--offline is not an option of this verb\n  options:"),
     ("apply_patches", "--relase 1", "there is no option --relase; did you mean --release?"),
     ("lock", "--chek", "there is no option --chek; did you mean --check?"),
     # A part of a name would reach one of the two programs that pin, and not the other.

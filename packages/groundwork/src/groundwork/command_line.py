@@ -201,9 +201,13 @@ class Parser(argparse.ArgumentParser):
         if unknown := _UNKNOWN.match(message):
             word, known = unknown[1], [*self._options(), *(_look.more if _look else ())]
             option = word.startswith("-")
-            near = nearest(word.partition("=")[0], known) if option else None
+            name = word.partition("=")[0]
+            near = nearest(name, known) if option else None
             message = f"there is no option {word}" if option else f"{word!r} is not expected here"
-            message += f"; did you mean {near}?" if near else ""
+            if near == name:  # of another verb
+                message = f"{word} is not an option of this verb"
+            elif near:
+                message += f"; did you mean {near}?"
         message = message.replace("the following arguments are required:", "missing:")
         typed = f"{_look.typed} --" if _look else self.prog
         name = _look.typed if _look else self.prog.removesuffix(" --")
