@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 from groundwork.errors import USER_MISTAKE
 from groundwork.files import atomic_write
 from report.page import render, sections
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the page, and print the missing parts; return the exit code."""
     parser = Parser(prog="report", description="One HTML page of all results.")
     parser.add_argument("--root", type=Path, default=Path(), help="the project (default: .)")
-    parser.add_argument("--output", type=Path, help="default: ROOT/out/report.html")
+    parser.add_argument("--output", type=output_file, help="default: ROOT/out/report.html")
     args = parser.parse_args(argv)
     if not (args.root / "VERSIONS.lock").is_file():
         print(

@@ -111,3 +111,11 @@ def test_an_answer_of_its_stop_token_alone_has_no_speeds(
 def test_a_mistake_is_said(options: list[str], tmp_path: Path) -> None:
     with pytest.raises((UserError, SystemExit)):
         lookup.main([*options, "--cache", str(tmp_path)])
+
+
+def test_a_page_without_a_table_is_refused_before_the_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lookup, "gguf_file", lambda *_: pytest.fail("the model was read"))
+    with pytest.raises(UserError, match="has no lines <!-- lookup: begin -->"):
+        lookup.main(["--docs", str(PROJECT / "LICENSE")])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from groundwork.errors import USER_MISTAKE
@@ -120,6 +122,22 @@ def port_of(word: str) -> int:
     if not word.isdecimal() or int(word) > LAST_PORT:
         raise argparse.ArgumentTypeError(f"{word!r} is not a port; give 1 to {LAST_PORT}")
     return int(word)
+
+
+def output_file(word: str) -> Path:
+    """Return the path of a file to write, so that no work precedes the error; an argparse type.
+
+    Raises:
+        argparse.ArgumentTypeError: the path is a folder, or no folder of it can be written to.
+    """
+    path = Path(os.path.realpath(word))
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{word!r} is a folder; give the name of a file")
+    folder = next(parent for parent in path.parents if parent.exists())
+    is_device = path.exists() and not path.is_file()
+    if not is_device and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"{word!r}: no file can be written in {folder}")
+    return Path(word)
 
 
 class _Listed(argparse.Action):

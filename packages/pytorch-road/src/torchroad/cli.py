@@ -34,7 +34,7 @@ from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name
 from crosslab.models.sources.model_folder import import_model as import_folder
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 from groundwork.files import atomic_write_json
 from torchroad import digits, pictures
 from torchroad.answer import compare_with_main_job
@@ -95,7 +95,7 @@ def parser() -> Parser:
     )
     pictures.add_options(add)
     add("--dump-ir", type=Path, metavar="DIR", help="new folder for the module after each pass")
-    add("--json", type=Path, dest="report", help="report (PROJECT/out/torch.json)")
+    add("--json", type=output_file, dest="report", help="report (PROJECT/out/torch.json)")
     return options
 
 
@@ -121,8 +121,6 @@ def main(argv: Sequence[str]) -> int:
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
     report = args.report or args.project.resolve() / "out" / "torch.json"
-    # Fail before the long work if the report cannot be written.
-    report.parent.mkdir(parents=True, exist_ok=True)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
         table, right = _judged(args, model, shown, Path(scratch))

@@ -35,7 +35,7 @@ from crosslab.job.job_options import MODEL, MODEL_FORMAT, parse_job
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.model_folder import import_model
 from crosslab.zoo.job import Spec, library_recipe
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 from groundwork.files import atomic_write_json
 
 ZOO = "zoo:"
@@ -61,7 +61,7 @@ def parser() -> Parser:
     add("--trials", type=int, default=32, help="candidates to measure for each function (32)")
     add("--seconds", type=float, default=60.0, help="time limit of a candidate on a board (60)")
     add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
-    add("--json", type=Path, dest="report", help="report (PROJECT/out/tune.json)")
+    add("--json", type=output_file, dest="report", help="report (PROJECT/out/tune.json)")
     return options
 
 
@@ -104,7 +104,6 @@ def main(argv: Sequence[str]) -> int:
     kept = (args.database or out / "tuned") / core
     claim(kept, measure)
     report = args.report or out / "tune.json"
-    report.parent.mkdir(parents=True, exist_ok=True)
     done, refused, start = list[Tuned](), list[str](), time.monotonic()
     limits = {"trials": args.trials, "seconds": args.seconds}
     farm = (state.tracker, state.key, boards)

@@ -25,7 +25,7 @@ from crosslab.peers.llama_cpp_programs import DRIVER, WARNINGS
 from crosslab.project import PROJECT
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 from groundwork.files import atomic_write
 from groundwork.hashing import digest
 
@@ -148,7 +148,9 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument(
         "--core", type=core_list, default=core_list(known), help=f"cores, with commas ({known})"
     )
-    options.add_argument("--out", type=Path, default=FILE, help="the table to write (kernels.csv)")
+    options.add_argument(
+        "--out", type=output_file, default=FILE, help="the table to write (kernels.csv)"
+    )
     options.add_argument("--cache", **CACHE_OPTION)
     args = options.parse_args(argv)
     count_kernels(args.core, args.cache, args.out)

@@ -30,7 +30,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import DEFAULT_FORMAT, weight_formats
 from crosslab.models.llama_params import random_params
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 from groundwork.files import atomic_write_json
 
 SEED = 0
@@ -81,7 +81,7 @@ def parser() -> Parser:
     add("--decode", type=int, default=16, help="tokens to generate after each prompt (16)")
     add("--threads", type=int, action="append", help="threads of the model; repeatable (1, 2)")
     add("--repeats", type=int, default=7, help="repeats of each measurement (7)")
-    add("--json", type=Path, dest="report", help="report (PROJECT/out/host.json)")
+    add("--json", type=output_file, dest="report", help="report (PROJECT/out/host.json)")
     return options
 
 
@@ -94,19 +94,12 @@ def main(argv: Sequence[str]) -> int:
     """
     args = parser().read(argv, _checked)
     prompts, threads = args.prefill, args.threads
-    config = MODEL_S if args.model == "S" else read_config(Path(args.model))
-    if max(prompts) + args.decode > config.context:
-        raise UserError(
-            f"a prompt of {max(prompts)} tokens and {args.decode} generated ones do not fit a "
-            f"context of {config.context}",
-            remedy="give less to --prefill or --decode",
-        )
-    libraries = build(args, config)
-    params = random_params(config, SEED, args.cache)
+    libraries = build(args, args.config)
+    params = random_params(args.config, SEED, args.cache)
     rows: list[TimingRow] = []
     for tokens in prompts:
         _progress.print(f"timing a prompt of {tokens}: {args.repeats} turns each")
-        prompt = [(7 * i + 3) % config.vocab for i in range(tokens)]
+        prompt = [(7 * i + 3) % args.config.vocab for i in range(tokens)]
         spec = {
             "libraries": {name: str(path) for name, path in libraries.items()},
             "params": str(params),
@@ -123,8 +116,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the options with defaults for prompts and threads; refuse values out of range."""
-    args.prefill, args.threads = args.prefill or [128, 512], args.threads or [1, 2]
+    """Return the options with the model's ``config``, and each prompt and number of threads once.
+
+    Raises:
+        UserError: a value is out of range, or the model cannot be read.
+    """
+    args.prefill = list(dict.fromkeys(args.prefill or [128, 512]))
+    args.threads = list(dict.fromkeys(args.threads or [1, 2]))
     prompts, threads = args.prefill, args.threads
     if min(prompts) < 2 or min(threads) < 1 or min(args.repeats, args.decode) < 1:
         raise UserError(
@@ -136,6 +134,17 @@ def _checked(args: argparse.Namespace) -> argparse.Namespace:
         raise UserError(
             f"--threads {max(threads)}: this machine has {cpus} processors",
             remedy=f"give --threads {cpus}, or less",
+        )
+    if args.model != "S" and not Path(args.model).is_file():
+        raise UserError(
+            f"--model {args.model} is not a file", remedy="give S, or the path of a config.json"
+        )
+    args.config = MODEL_S if args.model == "S" else read_config(Path(args.model))
+    if max(prompts) + args.decode > args.config.context:
+        raise UserError(
+            f"a prompt of {max(prompts)} tokens and {args.decode} generated ones do not fit a "
+            f"context of {args.config.context}",
+            remedy="give less to --prefill or --decode",
         )
     return args
 

@@ -20,7 +20,7 @@ from crosslab.boards.board import Board, read_boards
 from crosslab.boards.matrices import Phase, formats, matrices, seconds
 from crosslab.boards.predictions import PROGRAM
 from crosslab.cached_build import CACHE_OPTION
-from crosslab.cores.check import write_table
+from crosslab.cores.check import around_table, write_table
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig
 from crosslab.models.reference import answer
@@ -186,6 +186,8 @@ def main(argv: Sequence[str]) -> int:
     if args.docs and others:
         names = ", ".join("MODEL" if name == "writer" else f"--{name}" for name in others)
         raise UserError("--docs writes the table of the defaults", remedy=f"leave out {names}")
+    if args.docs:
+        around_table(args.docs, NAME)  # before the long work
     if args.answer < 2:
         raise UserError(f"--answer {args.answer}", remedy="give 2 tokens or more")
     prompts = _prompts(args.prompt)

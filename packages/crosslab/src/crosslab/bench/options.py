@@ -29,7 +29,7 @@ from crosslab.models.shapes import shapes
 from crosslab.peers import openblas
 from crosslab.peers.gguf_export import IN_BLOCKS
 from crosslab.remote import add_options
-from groundwork.command_line import Parser, meant
+from groundwork.command_line import Parser, meant, output_file
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
@@ -256,7 +256,7 @@ def parser() -> Parser:
     add("--gguf", choices=IN_BLOCKS, help=f"format in --quantization {GGUF} ({IN_BLOCKS[0]})")
     add("--predict", action="store_true", help="predict tokens a second of boards with --core")
     add("--peer", choices=PEERS, help="count another program beside ours; openblas: its sgemm")
-    add("--json", type=Path, dest="report", help="report (PROJECT/out/bench.json)")
+    add("--json", type=output_file, dest="report", help="report (PROJECT/out/bench.json)")
     add_options(add)
     return options
 

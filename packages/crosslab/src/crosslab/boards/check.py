@@ -18,7 +18,7 @@ from crosslab.boards.fit import fit, left_out
 from crosslab.boards.kernels import MEASURES
 from crosslab.boards.matrices import Phase, formats, matrices, programs, seconds
 from crosslab.boards.published import Row, read_rows
-from crosslab.cores.check import write_table
+from crosslab.cores.check import around_table, write_table
 from crosslab.cores.core import core_option
 from crosslab.errors import UserError
 from crosslab.models.shapes import shapes
@@ -233,6 +233,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             "--docs writes the rows of all boards", remedy="leave out --board and --measure"
         )
+    if args.docs:
+        around_table(args.docs, NAME)  # before the long work
     chosen = [_measured(board, args.measure) for board in boards if args.board in (None, board.key)]
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -233,18 +233,25 @@ def _cells(prediction: Prediction | None) -> str:
     return f" {prediction.loop.cycles:,.0f} | {' | '.join(errors)} |"
 
 
-def write_table(page: Path, table: str, verb: str = "core-check") -> None:
-    """Replace the table between a verb's marks in a page.
+def around_table(page: Path, verb: str = "core-check") -> tuple[str, str]:
+    """Return the texts of a page before and after a verb's table, with the marks of its ends.
 
     Raises:
         UserError: the page has no such marks.
+        OSError: the page cannot be read.
     """
     begin_mark, end_mark = f"<!-- {verb}: begin -->", f"<!-- {verb}: end -->"
     before, mark, rest = page.read_text(encoding="utf-8").partition(f"{begin_mark}\n")
     _, end, after = rest.partition(end_mark)
     if not mark or not end:
         raise UserError(f"{page} has no lines {begin_mark} and {end_mark}", remedy="add them")
-    atomic_write(page, f"{before}{mark}{table}\n{end}{after}")
+    return f"{before}{mark}", f"{end}{after}"
+
+
+def write_table(page: Path, table: str, verb: str = "core-check") -> None:
+    """Replace the table between a verb's marks in a page; errors as :func:`around_table`."""
+    before, after = around_table(page, verb)
+    atomic_write(page, f"{before}{table}\n{after}")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -277,6 +284,8 @@ def main(argv: Sequence[str]) -> int:
     args = options.parse_args(argv)
     if args.docs and args.core:
         raise UserError("--docs writes the table of all cores", remedy="leave out --core")
+    if args.docs:
+        around_table(args.docs)  # before the long work
     loops = read_loops(CORES)
     console = Console(highlight=False)
     known = sorted({loop.core for loop in loops})

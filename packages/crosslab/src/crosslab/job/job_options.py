@@ -22,7 +22,7 @@ from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
 from crosslab.models.sources.gguf_import import kind_of_file
 from crosslab.models.sources.hub import HUB, download
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name_of
-from groundwork.command_line import Parser, at_first_look
+from groundwork.command_line import Parser, at_first_look, output_file
 
 BUILD_AND_TEST, MODEL = "build-and-test", "model"
 MODEL_FORMAT = "q4f16_1"
@@ -204,7 +204,7 @@ def parser(verb: str = BUILD_AND_TEST) -> Parser:
         help="run emulator and reference again, although the same inputs gave a right answer",
     )
     stem = "NAME" if verb == MODEL else "build_and_test"
-    add("--json", type=Path, dest="report", help=f"report (PROJECT/out/{stem}.json)")
+    add("--json", type=output_file, dest="report", help=f"report (PROJECT/out/{stem}.json)")
     return options
 
 

@@ -19,7 +19,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import require_qemu
 from crosslab.job.summary import summary
 from crosslab.run.emulator import GuestMachine
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 
 WIDTH = 84
 ABOUT = "Draw the report of a finished main job, or a chat with a finished model."
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = Parser(prog="crosslab picture", description=ABOUT)
     parser.add_argument("--report", type=Path, default=Path("out/build_and_test.json"))
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE.svg")
+    parser.add_argument("--output", type=output_file, required=True, metavar="FILE.svg")
     parser.add_argument(
         "--chat",
         type=Path,

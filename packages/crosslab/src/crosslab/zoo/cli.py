@@ -36,7 +36,7 @@ from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
-from groundwork.command_line import Parser, seconds_of
+from groundwork.command_line import Parser, output_file, seconds_of
 from groundwork.files import atomic_write
 
 TIMEOUT = 1800.0
@@ -83,8 +83,18 @@ def parser() -> Parser:
     add("--rerun", action="store_true", help="run families again that were right")
     add("--report-only", action="store_true", help="run nothing; show the report, write --docs")
     add("--list", action="store_true", help="print the names of the families and exit")
-    add("--json", type=Path, dest="report", help="report (PROJECT/out/zoo.json, or zoo-CORE.json)")
-    add("--docs", type=Path, metavar="FILE", help="write the table as Markdown, like docs/zoo.md")
+    add(
+        "--json",
+        type=output_file,
+        dest="report",
+        help="report (PROJECT/out/zoo.json, or zoo-CORE.json)",
+    )
+    add(
+        "--docs",
+        type=output_file,
+        metavar="FILE",
+        help="write the table as Markdown, like docs/zoo.md",
+    )
     add("--work", type=Path, metavar="DIR", help="write each compiled model's work there, for cost")
     add_options(add)
     add(
