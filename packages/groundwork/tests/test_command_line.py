@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+from pathlib import Path
+
 import pytest
 
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 
 
 def parser(**fields: object) -> Parser:
@@ -46,3 +50,26 @@ def test_an_option_without_effect_is_refused(capsys: pytest.CaptureFixture[str])
         one.refuse_unused(one.parse_args(["all", "--name", "y"]), {"rows"}, "all")
     assert ended.value.code == 2
     assert "make: --name has no effect with all; leave it out" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    assert output_file(str(tmp_path / "new" / "x.json")) == tmp_path / "new" / "x.json"
+    (tmp_path / "file").touch()
+    for word, said in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "file" / "x", "no file can be written in"),
+        (tmp_path / ("x" * 300), "File name too long"),
+    ):
+        with pytest.raises(argparse.ArgumentTypeError, match=said):
+            output_file(str(word))
+
+
+def test_an_open_file_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output may be a file in a folder that the user cannot write to."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (tmp_path / "file").touch()
+    with pytest.raises(argparse.ArgumentTypeError, match="no file can be written in"):
+        output_file(str(tmp_path / "file"))
+    with (tmp_path / "file").open("w") as stream:
+        word = f"/dev/fd/{stream.fileno()}"
+        assert output_file(word) == Path(word)

@@ -10,6 +10,7 @@ import argparse
 import difflib
 import os
 import re
+import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from groundwork.errors import USER_MISTAKE
+from groundwork.files import open_file
 
 T = TypeVar("T")
 LONGEST = 1e7  # seconds; poll(2), which waits for outputs, has a limit
@@ -131,12 +133,19 @@ def output_file(word: str) -> Path:
         argparse.ArgumentTypeError: the path is a folder, or no folder of it can be written to.
     """
     path = Path(os.path.realpath(word))
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
+    except OSError as error:  # such as a name that is too long
+        raise argparse.ArgumentTypeError(f"{word!r}: {error.strerror}") from error
+    if stat.S_ISDIR(mode):
         raise argparse.ArgumentTypeError(f"{word!r} is a folder; give the name of a file")
-    folder = next(parent for parent in path.parents if parent.exists())
-    is_device = path.exists() and not path.is_file()
-    if not is_device and not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise argparse.ArgumentTypeError(f"{word!r}: no file can be written in {folder}")
+    is_device = mode and not stat.S_ISREG(mode)
+    if not is_device and open_file(Path(word)) is None:
+        folder = next(parent for parent in path.parents if parent.exists())
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
+            raise argparse.ArgumentTypeError(f"{word!r}: no file can be written in {folder}")
     return Path(word)
 
 

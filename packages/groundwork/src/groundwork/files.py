@@ -74,7 +74,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         UnicodeEncodeError: the text cannot be encoded as UTF-8; the old content remains.
     """
     data = content.encode() if isinstance(content, str) else content
-    if opened := _open_file(path):
+    if opened := open_file(path):
         _write_open(opened, data)
         return
     if path.exists() and not path.is_file():
@@ -84,7 +84,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         scratch.write_bytes(data)
 
 
-def _open_file(path: Path) -> Path | None:
+def open_file(path: Path) -> Path | None:
     """Return the file in ``/proc`` that ``path`` is or leads through by links; else None."""
     for _ in range(_MOST_LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
