@@ -7,6 +7,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from platformdirs import user_cache_path
 from groundwork.command_line import Parser, seconds_of
 from groundwork.errors import USER_MISTAKE, CommandError
 from groundwork.files import atomic_write_json
-from sessions.environments import install, install_torch
+from sessions.environments import first_look, install, install_torch
 from sessions.options import TREE_OPTIONS, check_trees
 from sessions.requirements import ROOT, versions_lock
 from sessions.trees import WORK, Trees, apply, variant
@@ -122,6 +123,12 @@ def _all_series(release: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
+def _absolute(mirror: str) -> str:
+    """Return ``NAME=PATH`` with an absolute path; a URL stays as it is."""
+    name, _, place = mirror.partition("=")
+    return mirror if ":" in place else f"{name}={Path(place).expanduser().resolve()}"
+
+
 #: For the first look at the options.
 main = read_options
 
@@ -135,7 +142,10 @@ def run(session: nox.Session) -> None:
         SystemExit: with code 2, a mistake in the options.
         nox.command.CommandFailed: a test is worse on our trees, in any release.
     """
-    options = read_options(session.posargs)
+    first_look(session)
+    with chdir(session.invoked_from):
+        options = read_options(session.posargs)
+        options.mirror = list(map(_absolute, options.mirror))
     wrong = []
     for release in _releases(options):
         install(session, *GROUPS, release=release)
