@@ -233,9 +233,13 @@ def _build_twice(options: Sequence[str]) -> int:
     """Build twice and compare; return 1 if a file differs.
 
     Raises:
-        CommandError: a build fails, or git cannot clone this checkout.
+        CommandError: a build fails, or git cannot read or clone this checkout.
     """
-    if subprocess.check_output(["git", "status", "--short"], cwd=ROOT):
+    try:
+        changed = subprocess.check_output(["git", "status", "--short"], cwd=ROOT)
+    except subprocess.CalledProcessError as error:
+        raise CommandError(f"git cannot read {ROOT}; its message is above") from error
+    if changed:
         print("note: uncommitted changes are not built")
     start = time.monotonic()
     with (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from groundwork.errors import CommandError
+from sessions import reproduce
 from sessions.reproduce import absolute, compare, main, places
 
 
@@ -80,3 +81,12 @@ def test_a_build_that_fails_ends_without_a_traceback(
     with pytest.raises(CommandError, match="builder failed in") as failed:
         place.run("builder")
     assert failed.value.exit_code == code
+
+
+def test_a_checkout_without_git_ends_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert main([]) == 1
+    assert f"reproduce: git cannot read {tmp_path}" in capfd.readouterr().err
