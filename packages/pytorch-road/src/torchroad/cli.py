@@ -121,6 +121,8 @@ def main(argv: Sequence[str]) -> int:
     if args.dump_ir and args.dump_ir.exists():
         raise UserError(f"--dump-ir: {args.dump_ir} exists", remedy="name a new folder")
     report = args.report or args.project.resolve() / "out" / "torch.json"
+    # Fail before the long work if the project's folder cannot be written.
+    report.parent.mkdir(parents=True, exist_ok=True)
     require_qemu()
     with tempfile.TemporaryDirectory(prefix="torch-") as scratch:
         table, right = _judged(args, model, shown, Path(scratch))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from crosslab.errors import UserError
+from torchroad import cli
 from torchroad.cli import _checked, parser, report_of
 from torchroad.job import CaseResult, TorchResult, compare
 from torchroad.multiply_adds import MultiplyAdds, evaluate
@@ -116,3 +117,16 @@ def test_an_infinite_error_is_valid_json() -> None:
     case = CaseResult({}, float("inf"), False, None, None)
     report = report_of(TorchResult((case,), MultiplyAdds(0, 0, {})))
     assert json.loads(json.dumps(report, allow_nan=False))["cases"][0]["error"] is None
+
+
+def test_a_project_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "require_qemu", lambda: None)
+    monkeypatch.setattr(cli, "_judged", lambda *_: pytest.fail("the work began"))
+    (tmp_path / "tree" / "python" / "tvm").mkdir(parents=True)
+    for name in ("out", "net.py"):
+        (tmp_path / name).touch()
+    words = [f"{tmp_path}/net.py:make", "--tvm-tree", f"{tmp_path}/tree"]
+    with pytest.raises(OSError, match="File exists"):
+        cli.main([*words, "--project", str(tmp_path)])
