@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accelerator.device import Device
+from accelerator.errors import AcceleratorError
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit
 from accelerator.layer import Convolution, Int8, Int32, LinearLayer
@@ -39,8 +40,23 @@ Rounded = Callable[[F32, str], tuple[Int8, F32]]
 DISTURBANCE = 1e-6
 
 
-def quantise(matrix: F32, _name: str = "") -> tuple[Int8, F32]:
-    """Round each row of a matrix to int8; return the values and each row's scale."""
+def check_finite(name: str, *arrays: Any) -> None:
+    """Refuse numbers that int8 lacks.
+
+    Raises:
+        AcceleratorError: an array has NaN or infinity.
+    """
+    if not all(np.isfinite(each).all() for each in arrays):
+        raise AcceleratorError(f"{name}: NaN and infinity have no value in int8")
+
+
+def quantise(matrix: F32, name: str = "a product") -> tuple[Int8, F32]:
+    """Round each row of a matrix to int8; return the values and each row's scale.
+
+    Raises:
+        AcceleratorError: the matrix, an operand of ``name``, has NaN or infinity.
+    """
+    check_finite(name, matrix)
     scale = np.maximum(np.abs(matrix).max(axis=1), np.float32(1e-30)) / np.float32(MOST)
     values = np.clip(np.rint(matrix / scale[:, None]), -MOST, MOST).astype(np.int8)
     return values, scale.astype(np.float32)
@@ -117,7 +133,7 @@ class IntegerProduct:
     def __call__(self, values: F32, name: str, tensors: Mapping[str, F32]) -> F32:
         """Return values times the named weights, both rounded to int8: tokens x outputs."""
         if name not in self.weights:
-            self.weights[name] = quantise(tensors[name])
+            self.weights[name] = quantise(tensors[name], name)
         weights, channels = self.weights[name]
         near, tokens = self.rounded(values, name)
         sums = self.sums(near, weights)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from accelerator.device import Device, load_device  # noqa: E402
 from accelerator.errors import AcceleratorError  # noqa: E402
 from accelerator.layer import MOST_ROUNDED, Convolution, LinearLayer, Pooling  # noqa: E402
+from accelerator.pictures import classifier as classifier_module  # noqa: E402
 from accelerator.pictures.classifier import Classifier  # noqa: E402
 from accelerator.pictures.partition import DeviceProduct  # noqa: E402
-from accelerator.pictures.quantise import QuantisedLayer, Ranges, rounded  # noqa: E402
+from accelerator.pictures.quantise import MOST_LEFT, QuantisedLayer, Ranges, rounded  # noqa: E402
 
 DEVICE = load_device("vta-1x16x16")
 SHAPE = [1, 3, 12, 12]
@@ -235,6 +237,173 @@ def test_a_constant_is_a_bias_only_along_the_channels(shape: tuple[int, ...], fu
     found = classifier(picture)[0]
     assert found.shape == wanted.shape
     assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
+SQUARE = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+NORM = ["a", "scale", "shift", "mean", "variance"]
+
+
+def odd_models() -> dict[str, tuple[Any, list[str]]]:
+    """Models with something that the device lacks, and the places of their parts."""
+    random, make = np.random.default_rng(9), helper.make_node
+    conv = make("Conv", ["x", "w"], ["a"], name="conv", **SQUARE)
+    weights = {"w": random.normal(0, 0.3, (16, 3, 3, 3))}
+    norm = {name: random.uniform(0.5, 1.5, 16) for name in NORM[1:]}
+    everywhere = {name: random.uniform(0.5, 1.5, (16, 12, 12)) for name in NORM[1:]}
+    training = make("BatchNormalization", NORM, ["y", "m", "v"], training_mode=1)
+    cast = [make("Cast", ["x"], ["b"], to=to) for to in (TensorProto.FLOAT16, TensorProto.INT64)]
+    rows = make("Reshape", ["b", "rows"], ["c"])
+    half = model_of(
+        [cast[0], make("Conv", ["b", "h"], ["c"], **SQUARE), make("Cast", ["c"], ["y"], to=1)], {}
+    )
+    half.graph.initializer.append(
+        numpy_helper.from_array(weights["w"].astype(np.float16), "h"),
+    )
+    whole = model_of(
+        [cast[1], rows, make("MatMul", ["c", "i"], ["d"]), make("Cast", ["d"], ["y"], to=1)], {}
+    )
+    whole.graph.initializer.extend(
+        numpy_helper.from_array(value, name)
+        for name, value in (("rows", np.array([36, 12])), ("i", random.integers(0, 999, (12, 5))))
+    )
+    value = helper.make_empty_tensor_value_info("t")
+    branches = [
+        helper.make_graph([make(op, names, ["t"])], op, [], [value])
+        for op, names in (("Add", ["a", "r"]), ("Identity", ["a"]))
+    ]
+    branch = make("If", ["positive"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    condition = [
+        make("Relu", ["a"], ["r"]),
+        make("ReduceMean", ["r"], ["mean"], keepdims=0),
+        make("Greater", ["mean", "zero"], ["positive"]),
+    ]
+    clip = make("Clip", ["a", "zero", "below"], ["y"])
+    last = make("Conv", ["b", "last"], ["y"], name="last", kernel_shape=[1, 1])
+    wide = make("Conv", ["x", "wide"], ["a"], name="wide", kernel_shape=[31, 31], pads=[15] * 4)
+    large = {"wide": random.normal(0, 0.05, (16, 3, 31, 31)), "last": np.ones((4, 16, 1, 1))}
+    infinite = weights | {"bias": np.array([np.inf, *np.zeros(15)]), "last": large["last"]}
+    biased = make("Conv", ["x", "w", "bias"], ["a"], name="conv", **SQUARE)
+    relu = make("Relu", ["a"], ["b"])
+    older = model_of([conv, make("BatchNormalization", NORM, ["y"], spatial=0)], {})
+    older.opset_import[0].version = 7
+    older.graph.initializer.extend(model_of([], weights | everywhere).graph.initializer)
+    return {
+        "statistics of the picture": (
+            model_of([conv, training], weights | norm),
+            ["device", "CPU"],
+        ),
+        "a norm of each position": (older, ["device", "CPU"]),
+        "float16": (half, ["CPU"] * 3),
+        "integers": (whole, ["CPU"] * 4),
+        "names read by inner graphs": (
+            model_of([conv, *condition, branch], weights | {"zero": np.array(-9.0)}),
+            ["device", *["CPU"] * 4],
+        ),
+        "limits in wrong order": (
+            model_of([conv, clip], weights | {"zero": np.array(0.0), "below": np.array(-1.0)}),
+            ["device", "CPU"],
+        ),
+        "a kernel without a tile": (model_of([wide, relu, last], large), ["CPU", "CPU", "device"]),
+        "infinity": (model_of([biased, relu, last], infinite), ["CPU", "CPU", "device"]),
+    }
+
+
+@pytest.mark.parametrize("name", odd_models())
+def test_nodes_that_the_device_cannot_compute_stay_on_the_cpu(name: str) -> None:
+    model, places = odd_models()[name]
+    classifier = Classifier.calibrated(model, pictures(3), DEVICE)
+    classifier.proved = True
+    assert [step.place for step in classifier.steps] == places
+    if name == "infinity":
+        with pytest.raises(AcceleratorError, match="b: NaN and infinity have no value in int8"):
+            classifier(pictures(1)[0])
+        return
+    (found,), wanted = classifier(pictures(1)[0]), in_float(model, pictures(1)[0])
+    assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
+def test_a_sum_beyond_32_bits_stays_on_the_cpu() -> None:
+    nodes = [
+        helper.make_node("Tile", ["x", "times"], ["a"]),
+        helper.make_node("Reshape", ["a", "row"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
+    ]
+    model = model_of(nodes, {"w": np.random.default_rng(0).normal(size=(432 * 400, 2))})
+    for name, value in (("times", [1, 1, 1, 400]), ("row", [1, 432 * 400])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    classifier = Classifier.calibrated(model, pictures(1), DEVICE)
+    assert [step.place for step in classifier.steps] == ["CPU"] * 3
+
+
+def test_an_output_may_be_a_constant_and_a_sequence_is_refused_by_its_operator() -> None:
+    make, weights = helper.make_node, {"w": np.ones((4, 3, 1, 1)), "k": np.arange(3.0)}
+    model = model_of([make("Conv", ["x", "w"], ["y"], kernel_shape=[1, 1])], weights)
+    model.graph.output.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, [3]))
+    (picture,) = pictures(1)
+    _, constant = Classifier.calibrated(model, [picture], DEVICE)(picture)
+    np.testing.assert_array_equal(constant, np.arange(3.0))
+    nodes = [
+        make("SplitToSequence", ["x"], ["s"]),
+        make("ConcatFromSequence", ["s"], ["y"], axis=1),
+    ]
+    with pytest.raises(AcceleratorError, match="SplitToSequence: its result 's' is not a tensor"):
+        Classifier.calibrated(model_of(nodes, {}), [picture], DEVICE)
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e6])
+def test_scales_follow_tensors_of_any_size(factor: float) -> None:
+    random, make = np.random.default_rng(3), helper.make_node
+    weights = {
+        "w": random.normal(0, 0.3 * factor, (16, 3, 3, 3)),
+        "last": random.normal(size=(4, 16, 3, 3)),
+    }
+    nodes = [
+        make("Conv", ["x", "w"], ["a"], **SQUARE),
+        make("Conv", ["a", "last"], ["y"], **SQUARE),
+    ]
+    model = model_of(nodes, weights)
+    classifier = Classifier.calibrated(model, pictures(2), DEVICE)
+    (picture,) = pictures(1)
+    wanted = in_float(model, picture)
+    assert np.abs(classifier(picture)[0] - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
+def test_a_residual_is_shifted_left_by_at_most_16_bits() -> None:
+    """A residual is 0 or far below 0, and the sum of both has steps of a hundredth."""
+    random, make = np.random.default_rng(4), helper.make_node
+    weights = {
+        "small": random.normal(0, 0.01, (4, 3, 1, 1)),
+        "large": np.full((4, 3, 1, 1), -1e6),
+    }
+    nodes = [
+        make("Conv", ["x", "small"], ["a"], kernel_shape=[1, 1]),
+        make("Relu", ["x"], ["r"]),
+        make("Conv", ["r", "large"], ["b"], kernel_shape=[1, 1]),
+        make("Add", ["a", "b"], ["c"]),
+        make("Relu", ["c"], ["d"]),
+        make("MaxPool", ["d"], ["y"], kernel_shape=[1, 1]),
+    ]
+    model, (picture,) = model_of(nodes, weights), pictures(1)
+    classifier = Classifier.calibrated(model, [picture], DEVICE)
+    classifier.proved = True
+    forms = [p.program.layer.requantisation for p in classifier.parts if hasattr(p, "program")]
+    assert [form.residual for form in forms] == [None, MOST_LEFT, None]
+    assert not classifier(picture)[0][in_float(model, picture) == 0].any()
+
+
+def test_a_calibration_keeps_the_tensors_of_few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[weakref.ref[Any]] = []
+    outputs, alive = classifier_module._outputs, []
+
+    def watched(*given: Any) -> Any:
+        alive.append(sum(each() is not None for each in kept))
+        found = outputs(*given)
+        kept.append(weakref.ref(found[0]))
+        return found
+
+    monkeypatch.setattr(classifier_module, "_outputs", watched)
+    Classifier.calibrated(residual_network(), pictures(8), DEVICE)
+    assert len(alive) == 8 and max(alive) <= 2  # the first picture's, whose shapes divide the model
 
 
 def test_a_batch_of_pictures_stays_on_the_cpu() -> None:

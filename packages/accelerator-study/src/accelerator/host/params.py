@@ -44,9 +44,13 @@ def in_int8(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and EMBEDDING not in name
 
 
-def int8_rows(weights: F32) -> Int8:
-    """Round weights [outputs, inputs] to int8 rows with their scales [outputs, inputs + 4]."""
-    rounded, scales = quantise(weights)
+def int8_rows(weights: F32, name: str = "a weight") -> Int8:
+    """Round weights [outputs, inputs] to int8 rows with their scales [outputs, inputs + 4].
+
+    Raises:
+        AcceleratorError: a weight is NaN or infinity; the message has ``name``.
+    """
+    rounded, scales = quantise(weights, name)
     return np.concatenate([rounded, scales[:, None].view(np.int8)], axis=1)
 
 
@@ -59,12 +63,13 @@ def int8_params(folder: Path, cache: Path) -> Path:
 
     Raises:
         UserError: the parameters cannot be read.
+        AcceleratorError: a parameter has NaN or infinity.
     """
 
     def converted() -> Iterator[tuple[str, Array]]:
         for name, stored in read_index(folder).items():
             values = stored.read()
-            yield name, int8_rows(values) if in_int8(name, stored.shape) else values
+            yield name, int8_rows(values, name) if in_int8(name, stored.shape) else values
 
     key = digest(folder.name, folder / "tensor-cache.json", Path(__file__))
     return cached_build(cache, "params-int8", key, lambda out: write_params(converted(), out))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from onnx import helper
 from accelerator.device import Device, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.layer import Int8, LinearLayer
-from accelerator.model import IntegerProduct, lowered
+from accelerator.model import IntegerProduct, check_finite, lowered
 from accelerator.model import quantise as quantise_rows
 from accelerator.pictures.partition import (
     DeviceLayer,
@@ -36,6 +36,7 @@ from accelerator.pictures.partition import (
     name_of,
 )
 from accelerator.pictures.quantise import QuantisedLayer, Ranges, quantise, rounded
+from accelerator.program import Program
 from accelerator.study import execute
 from accelerator.timing import simulate
 from costmodel.accuracy.rounding import F32
@@ -95,6 +96,7 @@ class Classifier:
         exponents: of the scales of tensors in int8.
         proved: check each stream and compare each result with numpy.
         on_cpu: computes the outputs of a part on the CPU.
+        fixed: outputs that follow from constants alone.
         weights: of products, in int8 with a scale for each output.
     """
 
@@ -104,6 +106,7 @@ class Classifier:
     exponents: dict[str, int]
     proved: bool = False
     on_cpu: Callable[[HostPart, Feed], Sequence[Array]] = HostPart.__call__
+    fixed: Feed = field(default_factory=dict)
     weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
 
     @classmethod
@@ -116,25 +119,33 @@ class Classifier:
             device: that computes layers.
 
         Raises:
-            AcceleratorError: onnxruntime cannot run the model.
+            AcceleratorError: onnxruntime cannot run the model, or a result is not a tensor.
         """
-        runs = list(_tensors(model, feeds))
-        partition = Partition(model, runs[0])
+        runs = _tensors(model, feeds)
+        first = next(runs)
+        partition = Partition(model, first)
         parts = partition.parts()
         scaled = _scaled(parts)
-        ranges = Ranges.of({key: run[key] for key in scaled if key in run} for run in runs)
+        ranges = Ranges.of(
+            {key: run[key] for key in scaled if key in run} for run in chain([first], runs)
+        )
         exponents = {tensor: ranges.exponent(tensor) for tensor in ranges.errors}
-        made = cls(device, [value.name for value in model.graph.output], [], exponents)
-        for _, group in groupby(parts, lambda part: isinstance(part, HostNode)):
-            nodes = []
-            for part in group:
-                if isinstance(part, HostNode):
-                    nodes.append(part)
-                else:
-                    made.parts.append(made._made(part, parts))
-            if nodes:
-                alone = host_model(partition, [part.node for part in nodes])
-                made.parts.append(HostPart(len(made.host_parts), nodes, alone))
+        results = [value.name for value in model.graph.output]
+        made = cls(device, results, [], exponents)
+        made.fixed = {n: partition.constants[n] for n in results if n in partition.constants}
+        fitting: list[QuantisedLayer | DeviceProduct | HostNode] = []
+        for part in parts:
+            try:
+                fitting.append(part if isinstance(part, HostNode) else made._made(part, parts))
+            except AcceleratorError:  # no tile fits, or the device has no such numbers
+                nodes = part.nodes if isinstance(part, DeviceLayer) else (part.node,)
+                fitting += map(partition.on_host, nodes)
+        for on_host, group in groupby(fitting, lambda part: isinstance(part, HostNode)):
+            listed: list[Any] = [*group]
+            if on_host:
+                alone = host_model(partition, [part.node for part in listed])
+                listed = [HostPart(len(made.host_parts), listed, alone)]
+            made.parts += listed
         return made
 
     @property
@@ -145,8 +156,15 @@ class Classifier:
     def _made(
         self, part: DeviceLayer | DeviceProduct, parts: Sequence[Part]
     ) -> QuantisedLayer | DeviceProduct:
-        """Return a part for this device; a pooling has the scale of what it reads."""
+        """Return a part for this device; a pooling has the scale of what it reads.
+
+        Raises:
+            AcceleratorError: the device cannot compute the part.
+        """
         if isinstance(part, DeviceProduct):
+            constants = [part.bias] if part.weights is None else [part.bias, part.weights]
+            check_finite(name_of(part.node), *constants)
+            _program(part, self.device)
             return part
         if not part.weights.size:
             self.exponents[part.result] = self.exponents[part.source]
@@ -167,8 +185,7 @@ class Classifier:
                 rows += [Step(one.node.op_type, "CPU", one.macs) for one in part.nodes]
                 continue
             if isinstance(part, DeviceProduct):
-                shape = LinearLayer("", part.rows, part.outputs, part.inputs)
-                one = simulate(lowered(shape, self.device).instructions, self.device)
+                one = simulate(_program(part, self.device).instructions, self.device)
                 name = name_of(part.node)
                 rows.append(Step(name, "device", part.macs, part.count * one.cycles))
                 continue
@@ -184,12 +201,13 @@ class Classifier:
             AcceleratorError: with ``proved``: a stream has a fault, or a result is not numpy's.
         """
         product = IntegerProduct(self.device, self.weights, proved=self.proved)
-        floats: dict[str, Array] = dict(feed)
+        floats: dict[str, Array] = {**self.fixed, **feed}
         whole: dict[str, Array] = {}
 
         def integers(name: str) -> Array:
             if name not in whole:
                 value = floats[name].astype(np.float64)
+                check_finite(name, value)
                 whole[name] = rounded(value, self.exponents[name])
             return whole[name]
 
@@ -229,6 +247,15 @@ def _scaled(parts: Iterable[Part]) -> set[str]:
     """Return the names of the tensors that the device reads or makes in int8."""
     layers = [part for part in parts if isinstance(part, DeviceLayer)]
     return {n for one in layers for n in (one.source, one.result, one.residual) if n}
+
+
+def _program(part: DeviceProduct, device: Device) -> Program:
+    """Return the program of a product.
+
+    Raises:
+        AcceleratorError: no tile of the product fits the device.
+    """
+    return lowered(LinearLayer("", part.rows, part.outputs, part.inputs), device)
 
 
 def _multiplied(
@@ -302,7 +329,7 @@ def _tensors(model: Any, feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
     """Yield the inputs and all computed tensors of a model, by name, for each feed.
 
     Raises:
-        AcceleratorError: onnxruntime cannot run the model.
+        AcceleratorError: onnxruntime cannot run the model, or a result is not a tensor.
     """
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
@@ -314,4 +341,8 @@ def _tensors(model: Any, feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
     session = _session(whole)
     names = [value.name for value in session.get_outputs()]
     for feed in feeds:
-        yield {**feed, **dict(zip(names, _outputs(session, feed), strict=True))}
+        found = dict(zip(names, _outputs(session, feed), strict=True))
+        if other := [name for name, value in found.items() if not isinstance(value, np.ndarray)]:
+            node = next(node for node in model.graph.node if other[0] in node.output)
+            raise AcceleratorError(f"{node.op_type}: its result {other[0]!r} is not a tensor")
+        yield {**feed, **found}

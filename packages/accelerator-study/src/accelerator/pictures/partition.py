@@ -9,7 +9,7 @@ matrices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ class DeviceLayer:
     """A layer that the device can compute.
 
     Attributes:
+        nodes: that the layer computes, in their order.
         layer: with the sizes of a picture; its requantisation comes from the calibration.
         source, result: names of tensors; residual: added before the activation, or "".
         weights: outputs x inputs of a group x kernel, in float; empty for a pooling.
@@ -45,6 +46,7 @@ class DeviceLayer:
         limits: of the activation, in float.
     """
 
+    nodes: tuple[Any, ...]
     layer: Convolution | Pooling
     source: str
     result: str
@@ -117,12 +119,12 @@ class Partition:
         for node in reversed(computed):
             if any(self.readers[name] for name in node.output):
                 self.nodes.insert(0, node)
-                self.readers.update(node.input)
+                self.readers.update(_read(node))
 
     def _is_constant(self, node: Any) -> bool:
         """Return True if a node's results follow from constants and from shapes."""
         inner = any(a.HasField("g") for a in node.attribute)
-        if inner or node.op_type in RANDOM or self.results & {*node.output}:
+        if inner or node.op_type in RANDOM:
             return False
         return node.op_type in ("Shape", "Size") or self.constants.keys() >= {*node.input} - {""}
 
@@ -133,10 +135,19 @@ class Partition:
         for node in self.nodes:
             fused = self._fused(node, parts, made)
             if not fused:
-                part = self._layer(node) or self._product(node)
-                parts.append(part or HostNode(node, self._macs(node)))
+                part = self._is_float(node) and (self._layer(node) or self._product(node))
+                parts.append(part or self.on_host(node))
             made.update(node.output)
         return parts
+
+    def on_host(self, node: Any) -> HostNode:
+        """Return a node as a part of the CPU."""
+        return HostNode(node, self._macs(node))
+
+    def _is_float(self, node: Any) -> bool:
+        """Return True if all inputs and results of a node are float32."""
+        tensors = map(self._tensor, {*node.input, *node.output} - {""})
+        return all(tensor is not None and tensor.dtype == np.float32 for tensor in tensors)
 
     def _fused(self, node: Any, parts: list[Part], made: set[str]) -> bool:
         """Make a node part of the layer whose result it alone reads; return False if it cannot."""
@@ -155,7 +166,7 @@ class Partition:
     def _with(self, part: DeviceLayer, node: Any, made: set[str]) -> DeviceLayer | None:
         """Return a layer with a node that reads its result, or None if the device cannot."""
         active = part.limits != (None, None)
-        follows = replace(part, result=node.output[0])
+        follows = replace(part, nodes=(*part.nodes, node), result=node.output[0])
         match node.op_type:
             case "Relu" if not active:
                 return replace(follows, limits=(0.0, None))
@@ -173,21 +184,25 @@ class Partition:
         return None
 
     def _limits(self, node: Any) -> tuple[float, float | None] | None:
-        """Return a Clip's limits; None if they are not constant, or the least is not 0."""
+        """Return a Clip's limits; None if they are not constant, not from 0, or in wrong order."""
         values = {a.name: a.f for a in node.attribute}
         for name, operand in zip(("min", "max"), node.input[1:], strict=False):
             if operand and operand not in self.constants:
                 return None
             if operand:
                 values[name] = float(self.constants[operand])
-        if values.get("min") != 0.0:
+        if values.get("min") != 0.0 or not values.get("max", 1.0) > 0.0:
             return None
         return 0.0, values.get("max")
 
     def _normed(self, part: DeviceLayer, node: Any) -> DeviceLayer | None:
-        if any(name not in self.constants for name in node.input[1:5]):
+        """Return a layer with a batch norm; None if its statistics are the picture's."""
+        training = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if training or any(name not in self.constants for name in node.input[1:5]):
             return None
         scale, shift, mean, variance = (self.constants[n].astype(float) for n in node.input[1:5])
+        if scale.size != part.bias.size:  # until opset 8, with an element for each position
+            return None
         epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
         factor = scale / np.sqrt(variance + epsilon)
         weights = part.weights * factor.reshape(-1, *[1] * (part.weights.ndim - 1))
@@ -221,7 +236,7 @@ class Partition:
             bias = self.constants[node.input[2]].astype(float)
         groups = next((a.i for a in node.attribute if a.name == "group"), 1)
         layer = Convolution(name_of(node), channels, len(weights), rows, columns, groups)
-        return DeviceLayer(layer, node.input[0], node.output[0], weights, bias)
+        return DeviceLayer((node,), layer, node.input[0], node.output[0], weights, bias)
 
     def _product(self, node: Any) -> DeviceProduct | None:
         """Return the product of a MatMul or Gemm, or None if the device cannot compute it."""
@@ -244,9 +259,13 @@ class Partition:
         count = int(np.prod(np.broadcast_shapes(first[:-2], second[:-2])))
         return DeviceProduct(node, first[-2], first[-1], second[-1], count, None, bias)
 
+    def _tensor(self, name: str) -> Floats | None:
+        """Return a computed or constant tensor; None if it is unknown."""
+        return self.tensors.get(name, self.constants.get(name))
+
     def _shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a computed or constant tensor; () for an unknown one."""
-        tensor = self.tensors.get(name, self.constants.get(name))
+        tensor = self._tensor(name)
         return () if tensor is None else tensor.shape
 
     def _pooling(self, node: Any) -> DeviceLayer | None:
@@ -255,7 +274,7 @@ class Partition:
         if len(node.output) > 1 or ceiling:
             return None
         layer = Pooling(name_of(node), *self._picture(node, kernel))
-        return DeviceLayer(layer, node.input[0], node.output[0])
+        return DeviceLayer((node,), layer, node.input[0], node.output[0])
 
     def _picture(self, node: Any, kernel: Any) -> tuple[int, Axis, Axis]:
         """Return the channels, rows and columns that a node reads.
@@ -283,6 +302,16 @@ class Partition:
             return results * int(np.prod(weight[1:]))
         transposed = any(a.name == "transA" and a.i for a in node.attribute)
         return results * given[0 if transposed else -1]
+
+
+def _read(node: Any) -> Iterator[str]:
+    """Yield the names that a node reads, also inside of the graphs in its attributes."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (value.name for value in graph.output)
+            for inner in graph.node:
+                yield from _read(inner)
 
 
 def name_of(node: Any) -> str:
@@ -313,9 +342,10 @@ def _window(node: Any, kernel: Any) -> list[tuple[int, int, int, int, int]]:
 def host_model(partition: Partition, nodes: Sequence[Any]) -> Any:
     """Return a model in ONNX of neighbouring nodes, whose outputs are those that others read."""
     made = dict.fromkeys(name for node in nodes for name in node.output if name)
-    read = dict.fromkeys(name for node in nodes for name in node.input if name)
-    inside = Counter(name for node in nodes for name in node.input)
     constants, tensors = partition.constants, partition.tensors
+    inside = Counter(name for node in nodes for name in _read(node))
+    # A graph inside of a node also reads what it makes itself.
+    read = [name for name in inside if name in constants or name in tensors]
     graph = helper.make_graph(
         nodes,
         "part",

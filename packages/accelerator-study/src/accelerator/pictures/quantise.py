@@ -14,13 +14,16 @@ import numpy as np
 
 from accelerator.device import Device
 from accelerator.layer import EXACT, MOST_ROUNDED, Int8, Int32, Pooling, Requantisation
-from accelerator.model import MOST, lowered
+from accelerator.model import MOST, check_finite, lowered
 from accelerator.pictures.partition import DeviceLayer, Floats
 from accelerator.pooling import pool
 from accelerator.program import Program
 
 MOST_SHIFT = 24  # of a channel's sums
 MOST_ADDEND = 29  # bits of a channel's addend
+MOST_LEFT = 16  # left shift of a residual: finer steps of the result hold none of its values
+EXPONENTS = range(-24, 48)  # of scales
+HEADROOM = 1024  # times int8's range: a value so far above it never pays
 
 
 @dataclass
@@ -28,7 +31,8 @@ class Ranges:
     """The scales of tensors, found from their values for the pictures of a calibration.
 
     Attributes:
-        errors: name of a tensor to the squared error of each exponent of its scale.
+        errors: name of a tensor to the squared error of each exponent of its scale; infinity if
+            the largest value is more than HEADROOM times too large.
     """
 
     errors: dict[str, dict[int, float]]
@@ -39,10 +43,19 @@ class Ranges:
         errors: dict[str, dict[int, float]] = {}
         for tensors in runs:
             for name, values in tensors.items():
-                of_tensor = errors.setdefault(name, dict.fromkeys(range(-8, 20), 0.0))
+                of_tensor = errors.setdefault(name, dict.fromkeys(EXPONENTS, 0.0))
+                finite = values[np.isfinite(values)]
+                largest, square = float(np.abs(finite).max(initial=0.0)), float((finite**2).sum())
                 for exponent in of_tensor:
-                    whole = np.clip(np.rint(values * 2.0**exponent), -MOST - 1, MOST)
-                    of_tensor[exponent] += float(((whole * 2.0**-exponent - values) ** 2).sum())
+                    steps = largest * 2.0**exponent
+                    if steps > MOST * HEADROOM:
+                        of_tensor[exponent] = np.inf
+                    elif steps < 0.5:  # all values become 0
+                        of_tensor[exponent] += square
+                    else:
+                        whole = np.clip(np.rint(finite * 2.0**exponent), -MOST - 1, MOST)
+                        off = whole * 2.0**-exponent - finite
+                        of_tensor[exponent] += float((off**2).sum())
         return cls(errors)
 
     def exponent(self, name: str) -> int:
@@ -89,8 +102,9 @@ def quantise(
         exact: the CPU reads the result, as exact sums.
 
     Raises:
-        AcceleratorError: no tile of the layer fits the device.
+        AcceleratorError: no tile of the layer fits the device, or a weight is not finite.
     """
+    check_finite(part.layer.name, part.weights, part.bias)
     source = ranges[part.source]
     if isinstance(part.layer, Pooling):
         program, _ = pool(part.layer, device)
@@ -106,11 +120,13 @@ def quantise(
     # The sums of a channel are shifted to the result's scale: the step of its weights follows.
     room = np.floor(np.log2(MOST / largest)).astype(int)
     # The device shifts to the right only: large weights make the result's steps coarser.
-    result = min(result, source + int(room.min()))
-    shifts = np.minimum(room - (result - source), MOST_SHIFT)
     # A channel of small weights and a large bias: the addend may not pass 32 bits.
     largest_bias = np.maximum(np.abs(part.bias), 1e-12)
-    shifts = np.minimum(shifts, np.floor(MOST_ADDEND - np.log2(largest_bias)).astype(int) - result)
+    free = np.floor(MOST_ADDEND - np.log2(largest_bias)).astype(int)
+    result = min(result, source + int(room.min()), int(free.min()))
+    if part.residual:
+        result = min(result, ranges[part.residual] + MOST_LEFT)
+    shifts = np.minimum(np.minimum(room - (result - source), MOST_SHIFT), free - result)
     factors = 2.0 ** (shifts + result - source)
     whole = np.clip(np.rint(part.weights * factors.reshape(shape)), -MOST, MOST).astype(np.int8)
     halves = (1 << shifts) >> 1
