@@ -51,9 +51,8 @@ from costmodel.options import (
 from costmodel.results import report
 from costmodel.search import explore
 from costmodel.search.mapping import ANEW, again
-from costmodel.search.page import page
 from groundwork.errors import exit_code_of
-from groundwork.files import atomic_write, atomic_write_json
+from groundwork.files import atomic_write_json
 
 
 def main(
@@ -141,17 +140,16 @@ def _search(
         fronts = explore.search(phases, base, chosen, args.pes, accuracy)
         names = [scheme.name for scheme in chosen]
     unmeasured = [name for name in dict.fromkeys(names) if name not in accuracy]
-    note = unmeasured_note(unmeasured)
     if args.json:
         record = {"schema": 1, "model": model, "weights": weights, "execution": run}
         record |= {"pes": pes, "macs_per_pe": lanes}
         atomic_write_json(args.json, {**record, "unmeasured": unmeasured, "fronts": fronts})
-    if args.html:
-        atomic_write(args.html, page(fronts, f"{model} on {base.name}: what to build", note))
+    if args.csv:
+        report.write_fronts(args.csv, fronts)
     if not args.quiet:
         exact = accuracy.get(FLOAT32.name)
         report.show_fronts(console, fronts, exact and exact * args.max_perplexity)
-        if note:
+        if note := unmeasured_note(unmeasured):
             console.print(f"  {note}", soft_wrap=True)
 
 

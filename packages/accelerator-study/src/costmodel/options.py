@@ -138,10 +138,14 @@ def _parser() -> Parser:
         "model without measured accuracy has no bound (default: 1.1)",
     )
     find("--mapping", type=Path, metavar="FILE", help="estimate the rows of a search's JSON again")
-    find("--html", type=Path, metavar="FILE", help="write interactive plots of the Pareto fronts")
     output = command_line.add_argument_group("output").add_argument
     output("--json", type=Path, metavar="FILE", help="write all figures")
-    output("--csv", type=Path, metavar="FILE", help="write a table by kind of layer")
+    output(
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="write a table by kind of layer, or of all designs of a search",
+    )
     output("--plots", type=Path, metavar="DIR", help="write plots as PNG")
     output(
         "--compare",
@@ -164,7 +168,7 @@ def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
 _ESTIMATE = ("hardware", "dataflow", "macs_per_pe", "factor", "tile", "scheme")
 _SHOWN = ("json", "csv", "plots", "quiet", "compare")
 _RUN = ("phase", "bind", "causal", "page", "chain", "arrays", "split")
-_FOUND = (*_RUN, "hardware", "scheme", "html", "json", "quiet", "max_perplexity")
+_FOUND = (*_RUN, "hardware", "scheme", "csv", "json", "quiet", "max_perplexity")
 LEAST = {"batch": 1, "macs_per_pe": 1, "pes": SMALLEST**2, "causal": 0, "page": 0, "arrays": 1}
 LEAST |= {"max_perplexity": 1}
 TAKEN = {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import multiprocessing
 import re
@@ -31,10 +32,10 @@ from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, fits, roo
 from costmodel.estimate.transfer import MovedBits
 from costmodel.estimate.workload import bind_phase, read_workloads, weight_shapes
 from costmodel.options import DEFAULT_PHASES
+from costmodel.results.report import write_fronts
 from costmodel.search import explore
 from costmodel.search.explore import arrays, designs, dominates, search
 from costmodel.search.levels import solve, within
-from costmodel.search.page import page
 from costmodel.search.products import (
     NoRoomError,
     Problem,
@@ -325,10 +326,10 @@ def test_arrays_of_a_power_of_two_are_all_shapes_and_sizes() -> None:
 def test_the_command_searches_and_takes_its_mappings_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, again, html = (tmp_path / n for n in ("out.json", "again.json", "page.html"))
+    out, again, table = (tmp_path / n for n in ("out.json", "again.json", "fronts.csv"))
     base = ["--model", str(DATA / "smollm2.work.json"), "--hardware", "edge8x8"]
     base += ["--scheme", "int4-g64", "--phase", "decode:64"]
-    assert main([*base, "--search", "--pes", "16", "--json", str(out), "--html", str(html)]) == 0
+    assert main([*base, "--search", "--pes", "16", "--json", str(out), "--csv", str(table)]) == 0
     told = capsys.readouterr().out
     assert "latency x energy" not in told
     assert (
@@ -340,7 +341,14 @@ def test_the_command_searches_and_takes_its_mappings_again(
     keys = ("phase", "scheme", "dataflow", "array", "latency_ms", "energy_mj", "area_mm2")
     assert all(set(row) == {*keys, "perplexity", "excess", "mapping"} for row in fronts)
     assert not any(dominates(a, b) for a in fronts for b in fronts if a["scheme"] == b["scheme"])
-    assert html.read_text().count("<title>") == len(fronts) + 1
+    rows = list(csv.DictReader(table.open()))
+    for written, row in zip(rows, fronts, strict=True):
+        assert [written["dataflow"], float(written["latency_ms"]), written["array"]] == [
+            *(row["dataflow"], row["latency_ms"]),
+            "x".join(map(str, row["array"])),
+        ]
+        assert float(written["energy_mj_excess"]) == row["excess"]["energy_mj"]
+        assert written["mapping"].count(": tile ") == len(row["mapping"]["products"])
     assert main([*base, "--mapping", str(out), "--json", str(again), "--quiet"]) == 0
     assert json.loads(again.read_text())["fronts"] == fronts
     capsys.readouterr()
@@ -366,35 +374,33 @@ def test_workers_live_whatever_the_start_method(monkeypatch: pytest.MonkeyPatch)
         assert pool.apply_async(abs, (-3,)).get(timeout=60) == 3
 
 
-def test_a_search_without_energies_has_a_page(tmp_path: Path) -> None:
+def test_a_search_without_energies_has_rows(tmp_path: Path) -> None:
     text = (
         (LIBRARY / "hardware" / "edge8x8.toml").read_text().replace('"0.01 pJ/bit"', '"0 pJ/bit"')
     )
     text = re.sub('memory = ".*"', 'energy = "0 pJ/bit"', text)
-    free, out, html = (tmp_path / name for name in ("free.toml", "out.json", "page.html"))
+    free, out = (tmp_path / name for name in ("free.toml", "out.json"))
     free.write_text(text.replace("[[level]]", 'mac = { 16 = "0 pJ" }\n\n[[level]]', 1))
     command = [*SMOLLM2, "--hardware", str(free), "--scheme", "float16", "--phase", "decode:16"]
-    command += ["--search", "--pes", "16", "--json", str(out), "--html", str(html), "--quiet"]
+    command += ["--search", "--pes", "16", "--json", str(out), "--quiet"]
     assert main(command) == 0
     fronts = json.loads(out.read_text())["fronts"]
     assert {(row["energy_mj"], row["excess"]["energy_mj"]) for row in fronts} == {(0.0, 0.0)}
-    assert html.read_text().count("<title>") == len(fronts) + 1
 
 
 def test_schemes_without_a_measured_accuracy_are_named_with_the_command(
     searched: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, html = tmp_path / "out.json", tmp_path / "page.html"
+    out = tmp_path / "out.json"
     base = [*SMOLLM2, "--hardware", "edge8x8", "--phase", "decode:64", "--search", "--pes", "16"]
     base += ["--scheme", "int8-token", "float32", "--json", str(out)]
-    assert main([*base, "--cache", "16", "4", "--html", str(html)]) == 0
+    assert main([*base, "--cache", "16", "4"]) == 0
     found = json.loads(out.read_text())
     assert found["unmeasured"] == ["float32-kv4"]
     nowhere = {row["scheme"] for row in found["fronts"] if row["perplexity"] is None}
     assert nowhere == {"float32-kv4"}
     command = "--accuracy MODEL.gguf --scheme float32-kv4 --json FILE"
     assert command in capsys.readouterr().out
-    assert command in html.read_text()
     assert searched["unmeasured"] == []
 
 
@@ -404,20 +410,20 @@ def test_a_scheme_of_a_file_is_measured_by_its_file() -> None:
     assert unmeasured_note([]) == ""
 
 
-def test_the_legend_covers_no_point_and_rows_tell_their_split(searched: dict[str, Any]) -> None:
+def test_a_table_of_designs_has_buffers_of_any_size_and_their_split(
+    searched: dict[str, Any], tmp_path: Path
+) -> None:
     rows = []
-    for split in (None, [2, 4, 2], [1, 6, 1]):
+    for split, size in ((None, 640), ([2, 4, 2], 2048), ([1, 6, 1], 1 << 20)):
         row = json.loads(json.dumps(searched["fronts"][0]))
-        row["mapping"]["split"] = split
-        rows.append({**row, "scheme": f"scheme {split}", "latency_ms": 1.0 + len(rows)})
-    text = page(rows, "title")
-    places = [float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', text)]
-    points, legend = places[: len(rows)], places[len(rows) :]
-    assert len(legend) == len(rows)
-    assert min(legend) > max(points) + 2 * 5
-    size = rows[0]["mapping"]["buffer_bytes"] >> 10
-    for shown in (f"{size}", f"{size}, split 2:4:2", f"{size}, split 1:6:1"):
-        assert f"<td>{shown}</td>" in text
+        row["mapping"] |= {"split": split, "buffer_bytes": size}
+        rows.append({**row, "excess": None})
+    write_fronts(tmp_path / "fronts.csv", rows)
+    written = list(csv.DictReader((tmp_path / "fronts.csv").open()))
+    sizes = ["0.625", "2, split 2:4:2", "1024, split 1:6:1"]
+    assert [(row["buffer_kib"], row["latency_ms_excess"]) for row in written] == [
+        (size, "") for size in sizes
+    ]
 
 
 SMOLLM2 = ["--model", str(DATA / "smollm2.work.json")]

@@ -18,7 +18,6 @@ from costmodel.accelerator.tenet import TenetResult
 from costmodel.estimate.array import OUTPUT
 from costmodel.estimate.model import ItemCost, PhaseCost, Totals
 from costmodel.estimate.product import GemmCost
-from costmodel.search.page import buffer
 from groundwork.files import atomic_write
 
 GIGA = 1e9
@@ -157,11 +156,49 @@ def write_csv(path: Path, phases: Sequence[PhaseCost]) -> None:
         for phase in phases
         for kind, totals in [*phase.by_kind().items(), ("total", phase.total)]
     ]
+    _write_rows(path, rows)
+
+
+def write_fronts(path: Path, fronts: Sequence[Mapping[str, Any]]) -> None:
+    """Write a CSV row for each design of a search; its mapping is a text with all products."""
+    rows = []
+    for row in fronts:
+        excess = row["excess"] or dict.fromkeys(("latency_ms", "energy_mj"))
+        products = (
+            f"{name}: tile {_crossed(held['tile'])}, loops {' '.join(held['order'])}"
+            for name, plan in row["mapping"]["products"].items()
+            for held in plan
+        )
+        written = {
+            **row,
+            "array": _crossed(row["array"]),
+            "buffer_kib": _buffer(row),
+            **{f"{objective}_excess": part for objective, part in excess.items()},
+            "mapping": "; ".join(products),
+        }
+        del written["excess"]
+        rows.append(written)
+    _write_rows(path, rows)
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a CSV file of rows with the same columns."""
     stream = io.StringIO(newline="")
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     atomic_write(path, stream.getvalue())
+
+
+def _crossed(sides: Sequence[int]) -> str:
+    return "x".join(map(str, sides))
+
+
+def _buffer(row: Mapping[str, Any]) -> str:
+    """Return the buffer's size in KiB, and the eighths of A, B and C if the buffer is split."""
+    split = row["mapping"]["split"]
+    size = f"{row['mapping']['buffer_bytes'] / 1024:g}"
+    return f"{size}, split {':'.join(map(str, split))}" if split else size
 
 
 def titled(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -300,7 +337,7 @@ def show_fronts(
             shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)
             table.add_row(
                 *(phase, name, best["scheme"], best["dataflow"]),
-                *("x".join(map(str, best["array"])), buffer(best)),
+                *(_crossed(best["array"]), _buffer(best)),
                 *(short(best[n]) for n in ("latency_ms", "energy_mj", "area_mm2")),
                 "-" if best["perplexity"] is None else f"{best['perplexity']:.4g}",
                 "".join(f"at most {part:.1%}" for part in excess),
