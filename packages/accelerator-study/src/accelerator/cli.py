@@ -466,7 +466,7 @@ def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:
 
 def _show_left(console: Console, lines: Sequence[str]) -> None:
     for line in lines:
-        console.print(f"not lowered: {line}", markup=False, soft_wrap=True)
+        console.print(f"not lowered: {line}", soft_wrap=True)
 
 
 def _show(

@@ -14,7 +14,10 @@ HIDDEN, WIDE, HEADS, HEAD = 96, 176, 3, 32
 
 
 def write_gguf(
-    path: Path, more: Mapping[str, tuple[int, ...]] | None = None, scaling: float = 1.0
+    path: Path,
+    more: Mapping[str, tuple[int, ...]] | None = None,
+    scaling: float = 1.0,
+    words: str = "smollm",
 ) -> None:
     """Write the model; the same bytes each time.
 
@@ -22,17 +25,19 @@ def write_gguf(
         path: the file.
         more: shapes of further tensors by name; an empty shape leaves a tensor out.
         scaling: factor of the rotary embedding.
+        words: name of the rule that cuts text into words.
     """
-    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+    vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_scaling_factor(scaling)
-    writer.add_token_list(words)
+    writer.add_token_list(vocabulary)
+    writer.add_tokenizer_pre(words)
     writer.add_token_merges(["t h"])
-    shapes = {"token_embd": (len(words), HIDDEN)}
+    shapes = {"token_embd": (len(vocabulary), HIDDEN)}
     shapes |= {f"blk.0.attn_{name}": (HIDDEN, HIDDEN) for name in ("q", "output")}
     shapes |= {f"blk.0.attn_{name}": (HEAD, HIDDEN) for name in ("k", "v")}
     shapes |= {f"blk.0.ffn_{name}": (WIDE, HIDDEN) for name in ("gate", "up")}

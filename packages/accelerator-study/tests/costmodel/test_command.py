@@ -188,6 +188,8 @@ def test_the_scheme_as_compiled_takes_the_modules_scales(tmp_path: Path) -> None
         (["--model", "x", "--search", "--macs-per-pe", "0"], "--macs-per-pe 0: must be at least 1"),
         (["--model", "x", "--search", "--pes", "-4"], "--pes -4: must be at least 1"),
         (["--gemm", "9999,9999,9999", "--hardware", "edge8x8", "--tile", "999,999,999"], "--tile"),
+        (["--gemm", "8,8,8", "--batch", "9" * 18], "more than 2**56 multiply-accumulates"),
+        (["--gemm", "999999,99999,100001", "--hardware", "edge8x8"], "too many tiles to try"),
         (["--tenet", "missing"], "cannot be read"),
         (["--model", "missing"], "missing: cannot be read"),
         (["--trace", "missing"], "cannot be read"),
@@ -333,6 +335,29 @@ def test_a_model_whose_counts_lead_past_its_end_is_refused(
     endless.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + one_array + bytes(64))
     assert main(["--accuracy", str(endless)]) == 2
     assert "a count leads past the end of the file" in capsys.readouterr().err
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = report()
+    found["entries"]["prefill"]["products"][0]["b"]["name"] = "[/x]:sun:"
+    found["entries"]["prefill"]["unclassified"] = [{"callee": "[bold]", "count": 1, "reason": "."}]
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(found))
+    assert main(["--model", str(path), "--phase", "prefill:8"]) == 0
+    printed = capsys.readouterr().out
+    assert "[/x]:sun:" in printed
+    assert "not counted: [bold] x1: ." in printed
+
+
+def test_the_accuracy_of_a_model_with_other_words_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "other.gguf"
+    write_gguf(weights, words="llama-bpe")
+    assert main(["--accuracy", str(weights), "--scheme", "float16"]) == 2
+    assert "its text is cut into words by 'llama-bpe'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

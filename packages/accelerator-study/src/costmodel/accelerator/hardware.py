@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import floor
+from math import floor, prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from costmodel.counting.space import Fabric
 
 DEFAULT_BITS = 16
 MAX_AXES = 3
+LARGEST_ARRAY = 1 << 24  # the volumes of an array are counted PE by PE
 SLOWEST = 1e-6  # bit/cycle: with less, cycles do not fit a float
 _LEVEL_KEYS = (
     *("name", "size", "latency", "bandwidth", "read_bandwidth", "write_bandwidth"),
@@ -137,6 +138,8 @@ def _fabric(array: TomlTable) -> Fabric:
     shape = array.get("shape", list)
     if not 1 <= len(shape) <= MAX_AXES or any(type(n) is not int or n < 1 for n in shape):
         raise array.error("shape", "'shape' must be 1 to 3 positive integers")
+    if prod(shape) > LARGEST_ARRAY:
+        raise array.error("shape", f"'shape' has {prod(shape)} PEs", f"at most {LARGEST_ARRAY}")
     lanes = array.get("macs_per_pe", int, 1)
     if lanes < 1:
         raise array.error("macs_per_pe", "'macs_per_pe' must be positive")

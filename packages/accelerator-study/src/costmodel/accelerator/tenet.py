@@ -13,10 +13,18 @@ The format of the files of github.com/pku-liang/TENET:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from costmodel.accelerator.dataflow import Dataflow, Volumes, count
-from costmodel.accelerator.hardware import DEFAULT_BITS, MAX_AXES, Hardware, Level, displacements
+from costmodel.accelerator.hardware import (
+    DEFAULT_BITS,
+    LARGEST_ARRAY,
+    MAX_AXES,
+    Hardware,
+    Level,
+    displacements,
+)
 from costmodel.counting.relations import Line, is_number, parse_domain, parse_relations
 from costmodel.counting.space import Access, Box, Fabric
 from costmodel.errors import CostError, read_text
@@ -106,6 +114,8 @@ def hardware_from_pe_file(path: Path) -> Hardware:
     if pes.constraints or any(low for low, _ in pes.bounds) or len(pes.bounds) > MAX_AXES:
         raise lines[0].error("the PE set must be a box from 0, 1 to 3 axes")
     shape = tuple(high for _, high in pes.bounds)
+    if prod(shape) > LARGEST_ARRAY:
+        raise lines[0].error(f"the PE set has {prod(shape)} PEs; at most {LARGEST_ARRAY}")
     numbers = lines[2].text.split()
     if len(numbers) != PE_NUMBERS or not all(map(is_number, numbers)):
         raise lines[2].error("the line must list: L1 size, L2 size, bandwidth, latency")

@@ -20,6 +20,7 @@ from costmodel.errors import CostError
 from groundwork.gguf_bound import Bounded
 
 Tokens = NDArray[np.int64]
+WORDS = "smollm"  # the rule of the tokenizer below
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 PARTS = (
     *("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"),
@@ -32,6 +33,7 @@ class FloatLlama:
     """A Llama's sizes and weights (N x K, float32).
 
     The rotary embedding rotates pairs of neighbours: GGUF orders the rows of queries and keys so.
+    ``words`` names the rule by which the model's own tokenizer cuts text into words.
     """
 
     layers: int
@@ -41,6 +43,7 @@ class FloatLlama:
     epsilon: float
     tensors: dict[str, F32]
     tokenizer: Tokenizer
+    words: str = WORDS
 
     def quantized(self, scheme: Scheme) -> FloatLlama:
         """Return the model with the weights of its products rounded by a scheme."""
@@ -179,6 +182,7 @@ def _load(reader: LlamaReader) -> FloatLlama:
         epsilon=float(fields["llama.attention.layer_norm_rms_epsilon"]),
         tensors=tensors,
         tokenizer=_tokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"]),
+        words=str(fields.get("tokenizer.ggml.pre", WORDS)),
     )
 
 

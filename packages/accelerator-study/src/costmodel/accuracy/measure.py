@@ -34,14 +34,21 @@ def load(model: Path) -> FloatLlama:
     """Read the model of a GGUF file.
 
     Raises:
-        CostError: the model cannot be read, or the package gguf or tokenizers is missing.
+        CostError: the model cannot be read or cuts text into other words, or the package gguf or
+            tokenizers is missing.
     """
     try:
         from costmodel.accuracy import llama  # noqa: PLC0415
     except ImportError as error:
         problem = f"reading a model needs gguf and tokenizers: {error}"
         raise CostError(problem, remedy="pip install gguf tokenizers") from error
-    return llama.load(model)
+    plain = llama.load(model)
+    if plain.words != llama.WORDS:
+        raise CostError(
+            f"{model}: its text is cut into words by {plain.words!r}, which is not computed",
+            remedy=f"give a model of {llama.WORDS!r}, as SmolLM2",
+        )
+    return plain
 
 
 def measured(plain: FloatLlama, schemes: Sequence[Scheme]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,10 @@ from enum import Enum
 
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import FLOAT16, Scheme
+from costmodel.errors import CostError
 from costmodel.estimate.tiling import BufferTile, Holding
+
+MOST_MACS = 1 << 56  # of a product: bits and cycles of all its tiles fit 64 bits
 
 
 class Role(Enum):
@@ -47,6 +50,11 @@ class Gemm:
     role: Role = Role.PRODUCT
     kept: frozenset[str] = frozenset()
     reserved: int = 0
+
+    def __post_init__(self) -> None:
+        if self.macs > MOST_MACS:
+            extents = f"{self.batch} x {self.m} x {self.n} x {self.k}"
+            raise CostError(f"{self.name}: {extents} has more than 2**56 multiply-accumulates")
 
     @property
     def on_chip(self) -> frozenset[str]:

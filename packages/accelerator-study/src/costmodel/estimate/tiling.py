@@ -16,9 +16,11 @@ import numpy as np
 
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Grain, Scheme
+from costmodel.errors import CostError
 from costmodel.estimate.transfer import Count, MovedBits
 
 LARGER = "--hardware edge8x8, systolic32x32, or a file with a larger first level"
+MOST_TILES = 1 << 25  # their figures take some GB
 DIMENSIONS = ("m", "n", "k")
 OPERANDS = {"A": "n", "B": "m", "C": "k"}  # the loop that an operand does not depend on
 
@@ -208,6 +210,9 @@ def choose(
         scheme: widths.
         levels: the memory that holds the tile, and the memory behind it.
         passes: time of the array.
+
+    Raises:
+        CostError: the product has more than MOST_TILES tiles.
     """
     level, behind = levels
     m, n, k = _fitting(extents, passes.spatial, scheme, level)
@@ -227,8 +232,15 @@ def choose(
 def _fitting(
     extents: tuple[int, int, int], grains: tuple[int, int, int], scheme: Scheme, level: Level
 ) -> list[Count]:
-    """Return extents along M, N and K of the tiles of :func:`sizes` that fit a memory."""
+    """Return extents along M, N and K of the tiles of :func:`sizes` that fit a memory.
+
+    Raises:
+        CostError: the product has more than MOST_TILES tiles.
+    """
     sides = [np.array(sizes(e, g), dtype=np.int64) for e, g in zip(extents, grains, strict=True)]
+    if prod(map(len, sides)) > MOST_TILES:
+        product = "x".join(map(str, extents))
+        raise CostError(f"{product}: too many tiles to try", remedy="give a tile: --tile M,N,K")
     grid = [g.ravel() for g in np.meshgrid(*sides, indexing="ij")]
     m, n, k = grid
     keep = fits(room(m, n, k, scheme, level), level)

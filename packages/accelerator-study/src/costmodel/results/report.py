@@ -25,8 +25,12 @@ FILE_WIDTH = 180
 
 
 def console() -> Console:
-    """Return a console that does not squeeze tables into 80 columns if the output is a file."""
-    return Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    """Return a console that does not squeeze tables into 80 columns if the output is a file.
+
+    Texts are printed as they are, since names of a user's files may look like markup.
+    """
+    width = None if sys.stdout.isatty() else FILE_WIDTH
+    return Console(width=width, markup=False, emoji=False)
 
 
 def gemm_record(cost: GemmCost) -> dict[str, Any]:
@@ -232,7 +236,7 @@ def show_phase(console: Console, phase: PhaseCost) -> None:
         )
     console.print(table)
     for text in phase.phase.unclassified:
-        console.print(f"[yellow]not counted:[/] {text}")
+        console.print(f"not counted: {text}", style="yellow")
 
 
 def short(value: float) -> str:
@@ -247,7 +251,7 @@ def show_gemm(console: Console, cost: GemmCost) -> None:
     """Print all figures of a GEMM."""
     gemm = cost.gemm
     console.print(
-        f"[bold]{gemm.batch} x {gemm.m} x {gemm.n} x {gemm.k}[/] on {cost.hardware}, "
+        f"{gemm.batch} x {gemm.m} x {gemm.n} x {gemm.k} on {cost.hardware}, "
         f"{cost.dataflow}, {cost.scheme}: {cost.macs:,} MACs, |T| {cost.stamps:,}, "
         f"loading {cost.loading:,}, "
         f"utilisation {cost.utilisation:.1%}"

@@ -244,6 +244,7 @@ group = 64
         (load_hardware, '"1 GHz"', '"inf GHz"', "clock", "is 'inf GHz', which is too large"),
         (load_hardware, '"1 GHz"', '"fast"', "clock", "is 'fast', not a number with a unit"),
         (load_hardware, '"0.01 pJ/bit"', '"-1 pJ/bit"', "register", "not a number from 0 on"),
+        (load_hardware, "[32, 32]", "[99999, 99999]", "shape", "9999800001 PEs"),
         (load_hardware, "[array]", "[aray]", "[aray]", "unknown key 'aray'"),
         (
             load_hardware,
