@@ -21,7 +21,7 @@ from accelerator.errors import AcceleratorError
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.isa.listing import disassemble
-from accelerator.layer import EXACT, Layer, LinearLayer, Requantisation
+from accelerator.layer import EXACT, Layer, LinearLayer, Requantisation, new_name
 from accelerator.study import StudiedLayer
 from accelerator.timing import timeline
 from accelerator.workload.extraction import NAMED, model_workloads
@@ -237,7 +237,8 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             raise AcceleratorError(
                 f"--{option}: {unit.name} has no queues, so its time is that of the CPU"
             )
-    form, records, left = _requantisation(args.requantise), [], list[str]()
+    form, records = _requantisation(args.requantise), []
+    left, taken = list[str](), set[str]()
     counted = ("times", "instructions", "products", "MACs each", "loads")
     table = report.titled(f"{unit.name}: {unit.description}", ("phase", "layer"), counted)
     if args.network:
@@ -251,9 +252,8 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             program = lower_extension(layer, unit)
             counts = study.prove(program)
             if args.streams:
-                atomic_write(
-                    args.streams / f"{_file_stem(phase.name, layer.name)}.bin", program.stream
-                )
+                stem = _file_stem(taken, phase.name, layer.name)
+                atomic_write(args.streams / f"{stem}.bin", program.stream)
             useful = layer.macs / counts.gemm_steps
             loads = f"{counts.read_bytes / 1e6:.2f} MB"
             numbers = (f"{counts.instructions:,}", f"{counts.gemm_steps:,}", f"{useful:.1f}", loads)
@@ -277,14 +277,14 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
 
 def _layers(args: argparse.Namespace, device: Device) -> None:
     console = report.console()
-    records, drawn, order = [], {}, list[StudiedLayer]()
+    records, drawn, order, taken = [], {}, list[StudiedLayer](), set[str]()
     for work in _works(args):
         studied = []
         for layer, count in work.layers:
             layer_study = study.study(layer, count, device)
             if args.prove:
                 study.prove(layer_study.program)
-            _write(args, work.name, layer_study)
+            _write(args, _file_stem(taken, work.name, layer.name), layer_study)
             studied.append(layer_study)
         for title, part in (
             (work.name, [entry for entry in studied if entry.layer in work.linear]),
@@ -297,7 +297,7 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
                 drawn[title] = part
         order += studied
         if args.traces:
-            _write_timeline(args.traces / f"{_file_stem(work.name)}.json", studied)
+            _write_timeline(args.traces / f"{_file_stem(taken, work.name)}.json", studied)
         records.append(_record(work, studied))
         _show(console, records[-1], work, device, args.prove)
     # matplotlib takes a second to read: import it only for figures.
@@ -408,13 +408,12 @@ def _requantisation(text: str | None) -> Requantisation:
     return Requantisation(int(width), int(shift))
 
 
-def _file_stem(*names: str) -> str:
-    """Return names as a file's name without ending: ``-`` replaces what may lead elsewhere."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))
+def _file_stem(taken: set[str], *names: str) -> str:
+    """Return names as a new file's name without ending: ``-`` replaces what may lead elsewhere."""
+    return new_name(re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names)), taken, "-")
 
 
-def _write(args: argparse.Namespace, work: str, layer_study: StudiedLayer) -> None:
-    name = _file_stem(work, layer_study.layer.name)
+def _write(args: argparse.Namespace, name: str, layer_study: StudiedLayer) -> None:
     if args.streams:
         atomic_write(args.streams / f"{name}.bin", layer_study.program.stream)
     if args.traces:

@@ -455,15 +455,19 @@ AnyLayer = TypeVar("AnyLayer", bound=Layer)
 def named_apart(counts: Mapping[AnyLayer, int]) -> list[tuple[AnyLayer, int]]:
     """Return layers with their counts; the second layer of a name is ``NAME 2``."""
     names: set[str] = set()
-    named = []
-    for layer, count in counts.items():
-        name, number = layer.name, 1
-        while name in names:
-            number += 1
-            name = f"{layer.name} {number}"
-        names.add(name)
-        named.append((replace(layer, name=name), count))
-    return named
+    return [
+        (replace(layer, name=new_name(layer.name, names)), count) for layer, count in counts.items()
+    ]
+
+
+def new_name(name: str, names: set[str], between: str = " ") -> str:
+    """Return the name, with a number behind it if it is in ``names``, and add it to ``names``."""
+    number, new = 1, name
+    while new in names:
+        number += 1
+        new = f"{name}{between}{number}"
+    names.add(new)
+    return new
 
 
 def _check_sums(layer: Layer) -> None:

@@ -56,6 +56,18 @@ def test_layers_of_a_kind_and_other_sizes_have_files_of_their_own(tmp_path: Path
 
 
 @pytest.mark.parametrize("device", [DEVICE, "spacemit-ime"])
+def test_layers_whose_names_give_one_name_of_a_file_have_files_of_their_own(
+    device: str, tmp_path: Path
+) -> None:
+    products = (product(name, 16, n, 16) for name, n in (("a b", 16), ("a-b", 32), ("a/b", 48)))
+    model = work(tmp_path / "m.work.json", *products)
+    words = ["layers", device, "--model", str(model), "--phase", "decode:8"]
+    assert main([*words, "--streams", str(tmp_path / "streams")]) == 0
+    stems = ("decode-8-a-b", "decode-8-a-b-2", "decode-8-a-b-3")
+    assert files(tmp_path / "streams") == sorted(f"{stem}.bin" for stem in stems)
+
+
+@pytest.mark.parametrize("device", [DEVICE, "spacemit-ime"])
 def test_attention_without_a_cache_is_lowered_and_unknown_work_is_named(
     device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
