@@ -30,16 +30,17 @@ from torchroad.module import (
     write_program,
 )
 from torchroad.onnx_file import REMEDY, inputs_of, read_onnx
+from torchroad.onnx_forms import OWN_DOMAINS, in_later_forms, nodes_of
 from torchroad.pictures import input_shape, read_picture
 from torchroad.program import save_arrays
 
-OWN_DOMAINS = ("", "ai.onnx")
 # Types of OneHot's values that TVM's importer keeps.
 ONE_HOT = ("float64", "int64")
 
 
 # Attributes that TVM's importer ignores, with the values for which its result is right.
 IGNORED: dict[str, dict[str, Any]] = {
+    "BatchNormalization": {"spatial": 1, "training_mode": 0},
     "IsInf": {"detect_negative": 1, "detect_positive": 1},
     "Pad": {"mode": b"constant"},
     "Resize": {"antialias": 0, "axes": None, "keep_aspect_ratio_policy": b"stretch"},
@@ -57,7 +58,7 @@ def unknown_operators(model: Any) -> list[str]:
     inputs = {value.name for value in graph.input}
     constants = _constants(graph)
     counts: Counter[str] = Counter()
-    for node in _nodes(graph):
+    for node in nodes_of(graph):
         name = node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
         if name not in known:
             counts[name] += 1
@@ -114,7 +115,7 @@ def _resizes_to_whole_sizes(node: Any, constants: Mapping[str, Any], graph: Any)
 
 def _constants(graph: Any) -> dict[str, Any]:
     """Return a graph's initial values and results of ``Constant`` by name, as ONNX has them."""
-    nodes = [node for node in _nodes(graph) if node.op_type == "Constant"]
+    nodes = [node for node in nodes_of(graph) if node.op_type == "Constant"]
     values = {node.output[0]: helper.get_attribute_value(node.attribute[0]) for node in nodes}
     return values | {tensor.name: tensor for tensor in graph.initializer}
 
@@ -125,15 +126,6 @@ def _array(constants: Mapping[str, Any], name: str) -> NDArray[Any]:
     if value is None:
         return np.empty(0, bool)
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph and of the graphs in its nodes' attributes."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
 
 
 def onnxruntime_outputs(model: Any, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -215,7 +207,8 @@ def _converted(model: Any, inputs: Arrays) -> tuple[Any, dict[str, Any]]:
     Raises:
         UserError: the importer lacks an operator, or cannot convert it; the message names it.
     """
-    if lines := unknown_operators(model):
+    later = in_later_forms(model)
+    if lines := unknown_operators(later):
         listed = "\n  ".join(lines)
         raise UserError(
             f"{len(lines)} operators of ONNX cannot be imported:\n  {listed}", remedy=REMEDY
@@ -224,7 +217,7 @@ def _converted(model: Any, inputs: Arrays) -> tuple[Any, dict[str, Any]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module = from_onnx(model, shape_dict=shapes, keep_params_in_input=True)
+            module = from_onnx(later, shape_dict=shapes, keep_params_in_input=True)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[-1]
         raise UserError(
@@ -248,7 +241,7 @@ def _failed_at(error: Exception) -> str:
 
 
 def _operators(model: Any) -> str:
-    return ", ".join(sorted({node.op_type for node in _nodes(model.graph)}))
+    return ", ".join(sorted({node.op_type for node in nodes_of(model.graph)}))
 
 
 def _check_outputs(model: Any, module: Any) -> None:

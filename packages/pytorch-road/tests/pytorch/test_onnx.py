@@ -167,6 +167,16 @@ def scales(*numbers: float) -> Arrays:
     return {"region": np.empty(0, np.float32), "scales": np.float32(numbers)}
 
 
+NORM: Arrays = {name: np.ones(2, np.float32) for name in ("scale", "b", "mean", "variance")}
+
+
+def older(model: Any, version: int) -> Any:
+    """The model in an operator set."""
+    for each in model.opset_import:
+        each.version = version
+    return model
+
+
 def one_hot(dtype: str) -> Any:
     """A model of OneHot, whose indices are from -4 to 3, with values of a type."""
     constants = {"depth": np.int64(3), "values": np.array([-1, 5], dtype)}
@@ -183,6 +193,11 @@ def one_hot(dtype: str) -> Any:
         (single("Resize", PICTURE, scales(1, 1, 0.5, 0.5), antialias=1), "the antialias 1"),
         (single("Resize", PICTURE, scales(1, 1, 1.3, 2)), "scales that do not give whole sizes"),
         (one_hot("float32"), "OneHot without constant values of float64 or int64"),
+        (
+            single("BatchNormalization", PICTURE, NORM, training_mode=1),
+            "BatchNormalization with the training_mode 1",
+        ),
+        (older(single("Upsample", PICTURE, scales=[1.0, 1.0, 1.3, 2.0]), 7), "whole sizes"),
     ],
 )
 def test_what_would_be_computed_wrong_is_named(model: Any, message: str) -> None:
@@ -192,6 +207,7 @@ def test_what_would_be_computed_wrong_is_named(model: Any, message: str) -> None
 
 TABLE: Arrays = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
 COLUMNS = np.array([[-1, -3], [0, 2]])
+UPWARDS = np.float32([1, 1, 2, 3])
 NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
 
 
@@ -200,6 +216,17 @@ NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
     [
         (one_hot("int64"), {"x": np.arange(-4, 4)}),
         (single("Resize", PICTURE, scales(1, 1, 0.25, 1.5)), PICTURE),
+        *(
+            (older(model, version), PICTURE)
+            for model, version in (
+                (single("Upsample", PICTURE, scales=[1.0, 1.0, 2.0, 3.0]), 7),
+                (single("Upsample", PICTURE, {"scales": UPWARDS}), 9),
+                (single("Upsample", PICTURE, {"scales": UPWARDS}, mode="linear"), 9),
+                (single("Resize", PICTURE, {"scales": UPWARDS}), 10),
+                (single("Slice", PICTURE, starts=[1, -5], ends=[1000, -1], axes=[1, 3]), 9),
+                (single("Slice", PICTURE, starts=[0, 1], ends=[1, 3]), 7),
+            )
+        ),
         (single("IsInf", TABLE, detect_negative=1), {"x": TABLE["x"] / np.float32(0)}),
         *(
             (single(name, {**TABLE, "i": i}, rest, **about), {**TABLE, "i": i})
