@@ -31,7 +31,8 @@ def in_later_forms(model: Any) -> Any:
     The importer rounds the coordinates of the nearest Upsample to the nearest, not down, and reads
     attributes of Slice and scales of Upsample in the place where later sets have them.
     """
-    version = min(each.version for each in model.opset_import if each.domain in OWN_DOMAINS)
+    versions = [each.version for each in model.opset_import if each.domain in OWN_DOMAINS]
+    version = min(versions, default=1)  # a file before version 3 of the format names no set
     if version > LAST:
         return model
     made = onnx.ModelProto()
@@ -47,7 +48,7 @@ def in_later_forms(model: Any) -> Any:
         if node.domain not in OWN_DOMAINS:
             continue
         given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
-        x, *others = node.input
+        others = node.input[1:]
         match node.op_type:
             case "Slice" if version < 10:
                 axes = given.get("axes", range(len(given["starts"])))
@@ -62,6 +63,7 @@ def in_later_forms(model: Any) -> Any:
             case _:
                 continue
         name = "Resize" if node.op_type == "Upsample" else node.op_type
-        later = helper.make_node(name, [x, *others], node.output, node.name, **attributes)
+        inputs = [node.input[0], *others]
+        later = helper.make_node(name, inputs, node.output, node.name, **attributes)
         node.CopyFrom(later)
     return made

@@ -54,7 +54,8 @@ def unknown_operators(model: Any) -> list[str]:
         UserError: the model's types or shapes contradict each other.
     """
     known = set(onnx_frontend._get_convert_map())
-    graph = _inferred(model)
+    # ONNX infers the shapes of an older operator set from its own forms alone.
+    graph = in_later_forms(_inferred(model)).graph
     inputs = {value.name for value in graph.input}
     constants = _constants(graph)
     counts: Counter[str] = Counter()
@@ -76,13 +77,13 @@ def unknown_operators(model: Any) -> list[str]:
 
 
 def _inferred(model: Any) -> Any:
-    """Return a model's graph with the types and shapes that ONNX infers.
+    """Return a model with the types and shapes that ONNX infers.
 
     Raises:
         UserError: types or shapes contradict each other.
     """
     try:
-        return onnx.shape_inference.infer_shapes(model).graph
+        return onnx.shape_inference.infer_shapes(model)
     except onnx.shape_inference.InferenceError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"ONNX cannot infer the model's shapes: {reason}") from error
@@ -207,8 +208,7 @@ def _converted(model: Any, inputs: Arrays) -> tuple[Any, dict[str, Any]]:
     Raises:
         UserError: the importer lacks an operator, or cannot convert it; the message names it.
     """
-    later = in_later_forms(model)
-    if lines := unknown_operators(later):
+    if lines := unknown_operators(model):
         listed = "\n  ".join(lines)
         raise UserError(
             f"{len(lines)} operators of ONNX cannot be imported:\n  {listed}", remedy=REMEDY
@@ -217,7 +217,7 @@ def _converted(model: Any, inputs: Arrays) -> tuple[Any, dict[str, Any]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module = from_onnx(later, shape_dict=shapes, keep_params_in_input=True)
+            module = from_onnx(in_later_forms(model), shape_dict=shapes, keep_params_in_input=True)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[-1]
         raise UserError(
@@ -252,7 +252,7 @@ def _check_outputs(model: Any, module: Any) -> None:
     """
     found = module["main"].ret_ty
     types = found.fields if isinstance(found, relax.TupleType) else [found]
-    for value, own in zip(_inferred(model).output, types, strict=True):
+    for value, own in zip(_inferred(model).graph.output, types, strict=True):
         wanted = [size.dim_value for size in value.type.tensor_type.shape.dim]
         shape = [size.value if isinstance(size, tirx.IntImm) else 0 for size in own.shape or ()]
         differ = any(a and b and a != b for a, b in zip(wanted, shape, strict=False))

@@ -167,6 +167,7 @@ def scales(*numbers: float) -> Arrays:
     return {"region": np.empty(0, np.float32), "scales": np.float32(numbers)}
 
 
+UPWARDS = np.float32([1, 1, 2, 3])
 NORM: Arrays = {name: np.ones(2, np.float32) for name in ("scale", "b", "mean", "variance")}
 
 
@@ -174,6 +175,30 @@ def older(model: Any, version: int) -> Any:
     """The model in an operator set."""
     for each in model.opset_import:
         each.version = version
+    return model
+
+
+def upsampled_twice() -> Any:
+    """A model of Upsample in operator set 9 whose scales are results of Constant."""
+    shown = onnx.numpy_helper.from_array
+    nodes = [
+        node
+        for x, y, numbers in (("x", "a", UPWARDS), ("a", "y", np.float32([1, 1, 1.25, 1.5])))
+        for node in (
+            helper.make_node("Constant", [], [f"{y} scales"], value=shown(numbers)),
+            helper.make_node("Upsample", [x, f"{y} scales"], [y]),
+        )
+    ]
+    model = older(single("Upsample", PICTURE), 9)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+def of_no_own_set() -> Any:
+    """A model whose only operator is of another domain, as is its only operator set."""
+    model = single("Mine", PICTURE, domain="company")
+    del model.opset_import[0]
     return model
 
 
@@ -198,6 +223,7 @@ def one_hot(dtype: str) -> Any:
             "BatchNormalization with the training_mode 1",
         ),
         (older(single("Upsample", PICTURE, scales=[1.0, 1.0, 1.3, 2.0]), 7), "whole sizes"),
+        (of_no_own_set(), "company::Mine"),
     ],
 )
 def test_what_would_be_computed_wrong_is_named(model: Any, message: str) -> None:
@@ -207,7 +233,6 @@ def test_what_would_be_computed_wrong_is_named(model: Any, message: str) -> None
 
 TABLE: Arrays = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
 COLUMNS = np.array([[-1, -3], [0, 2]])
-UPWARDS = np.float32([1, 1, 2, 3])
 NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
 
 
@@ -227,6 +252,7 @@ NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
                 (single("Slice", PICTURE, starts=[0, 1], ends=[1, 3]), 7),
             )
         ),
+        (upsampled_twice(), PICTURE),
         (single("IsInf", TABLE, detect_negative=1), {"x": TABLE["x"] / np.float32(0)}),
         *(
             (single(name, {**TABLE, "i": i}, rest, **about), {**TABLE, "i": i})
