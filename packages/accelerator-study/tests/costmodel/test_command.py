@@ -190,6 +190,7 @@ def test_the_scheme_as_compiled_takes_the_modules_scales(tmp_path: Path) -> None
         (["--gemm", "9999,9999,9999", "--hardware", "edge8x8", "--tile", "999,999,999"], "--tile"),
         (["--gemm", "8,8,8", "--batch", "9" * 18], "more than 2**56 multiply-accumulates"),
         (["--gemm", "999999,99999,100001", "--hardware", "edge8x8"], "too many tiles to try"),
+        (["--gemm", f"1,1,{10**16}", "--hardware", "edge8x8"], "a dimension of 1" + "0" * 16),
         (["--tenet", "missing"], "cannot be read"),
         (["--model", "missing"], "missing: cannot be read"),
         (["--trace", "missing"], "cannot be read"),

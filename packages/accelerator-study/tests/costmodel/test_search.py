@@ -414,13 +414,13 @@ def test_a_table_of_designs_has_buffers_of_any_size_and_their_split(
     searched: dict[str, Any], tmp_path: Path
 ) -> None:
     rows = []
-    for split, size in ((None, 640), ([2, 4, 2], 2048), ([1, 6, 1], 1 << 20)):
+    for split, size in ((None, 640), ([2, 4, 2], 2048), ([1, 6, 1], 1 << 30)):
         row = json.loads(json.dumps(searched["fronts"][0]))
         row["mapping"] |= {"split": split, "buffer_bytes": size}
         rows.append({**row, "excess": None})
     write_fronts(tmp_path / "fronts.csv", rows)
     written = list(csv.DictReader((tmp_path / "fronts.csv").open()))
-    sizes = ["0.625", "2, split 2:4:2", "1024, split 1:6:1"]
+    sizes = ["0.625", "2, split 2:4:2", "1048576, split 1:6:1"]
     assert [(row["buffer_kib"], row["latency_ms_excess"]) for row in written] == [
         (size, "") for size in sizes
     ]

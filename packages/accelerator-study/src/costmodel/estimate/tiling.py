@@ -21,6 +21,8 @@ from costmodel.estimate.transfer import Count, MovedBits
 
 LARGER = "--hardware edge8x8, systolic32x32, or a file with a larger first level"
 MOST_TILES = 1 << 25  # their figures take some GB
+LONGEST = 1 << 40  # a dimension has about twice its root of tile sizes
+GIVE_TILE = "give a tile: --tile M,N,K"
 DIMENSIONS = ("m", "n", "k")
 OPERANDS = {"A": "n", "B": "m", "C": "k"}  # the loop that an operand does not depend on
 
@@ -158,7 +160,12 @@ def sizes(extent: int, grain: int) -> list[int]:
     For each number of tiles the candidate is the smallest tile, ``ceil(extent / number)``, rounded
     up to whole passes of the array, ``grain``. Other sizes with the same number of tiles move as
     many bits and take more room, but their products may begin and end sooner.
+
+    Raises:
+        CostError: the dimension is longer than LONGEST.
     """
+    if extent > LONGEST:
+        raise CostError(f"a dimension of {extent}: too many tiles to try", remedy=GIVE_TILE)
     candidates: set[int] = set()
     parts = 1
     while parts <= extent:
@@ -212,7 +219,7 @@ def choose(
         passes: time of the array.
 
     Raises:
-        CostError: the product has more than MOST_TILES tiles.
+        CostError: the product has more than MOST_TILES tiles, or a dimension is too long.
     """
     level, behind = levels
     m, n, k = _fitting(extents, passes.spatial, scheme, level)
@@ -235,12 +242,12 @@ def _fitting(
     """Return extents along M, N and K of the tiles of :func:`sizes` that fit a memory.
 
     Raises:
-        CostError: the product has more than MOST_TILES tiles.
+        CostError: the product has more than MOST_TILES tiles, or a dimension is too long.
     """
     sides = [np.array(sizes(e, g), dtype=np.int64) for e, g in zip(extents, grains, strict=True)]
     if prod(map(len, sides)) > MOST_TILES:
         product = "x".join(map(str, extents))
-        raise CostError(f"{product}: too many tiles to try", remedy="give a tile: --tile M,N,K")
+        raise CostError(f"{product}: too many tiles to try", remedy=GIVE_TILE)
     grid = [g.ravel() for g in np.meshgrid(*sides, indexing="ij")]
     m, n, k = grid
     keep = fits(room(m, n, k, scheme, level), level)

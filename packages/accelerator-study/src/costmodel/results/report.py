@@ -201,7 +201,7 @@ def _crossed(sides: Sequence[int]) -> str:
 def _buffer(row: Mapping[str, Any]) -> str:
     """Return the buffer's size in KiB, and the eighths of A, B and C if the buffer is split."""
     split = row["mapping"]["split"]
-    size = f"{row['mapping']['buffer_bytes'] / 1024:g}"
+    size = f"{row['mapping']['buffer_bytes'] / 1024:.15g}"
     return f"{size}, split {':'.join(map(str, split))}" if split else size
 
 
