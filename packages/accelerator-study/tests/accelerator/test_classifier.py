@@ -350,7 +350,7 @@ def test_an_output_may_be_a_constant_and_a_sequence_is_refused_by_its_operator()
         Classifier.calibrated(model_of(nodes, {}), [picture], DEVICE)
 
 
-@pytest.mark.parametrize("factor", [1e-9, 1e6])
+@pytest.mark.parametrize("factor", [1e-9, 1e6, 1e13])
 def test_scales_follow_tensors_of_any_size(factor: float) -> None:
     random, make = np.random.default_rng(3), helper.make_node
     weights = {

@@ -22,7 +22,7 @@ from accelerator.program import Program
 MOST_SHIFT = 24  # of a channel's sums
 MOST_ADDEND = 29  # bits of a channel's addend
 MOST_LEFT = 16  # left shift of a residual: finer steps of the result hold none of its values
-EXPONENTS = range(-24, 48)  # of scales
+EXPONENTS = range(-48, 48)  # of scales
 HEADROOM = 1024  # times int8's range: a value so far above it never pays
 
 
@@ -45,7 +45,8 @@ class Ranges:
             for name, values in tensors.items():
                 of_tensor = errors.setdefault(name, dict.fromkeys(EXPONENTS, 0.0))
                 finite = values[np.isfinite(values)]
-                largest, square = float(np.abs(finite).max(initial=0.0)), float((finite**2).sum())
+                largest = float(np.abs(finite).max(initial=0.0))
+                square = float(np.square(finite, dtype=float).sum())
                 for exponent in of_tensor:
                     steps = largest * 2.0**exponent
                     if steps > MOST * HEADROOM:
