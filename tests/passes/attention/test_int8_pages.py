@@ -99,8 +99,11 @@ def kernels(tvm: ModuleType) -> Any:
     def make(kind: str, heads: Heads, window: bool = False) -> Any:
         shape, type_ = (heads.kv, heads.q, heads.d), heads.dtype
         pages = {"int8_pages": True}
-        if kind == "decode":
-            made = _decode_tiled_cpu._attention_decode_cpu(*shape, type_, window, {}, **pages)
+        if kind.endswith("decode"):
+            # More keys and columns at once where registers have 256 bits.
+            width = {"vector-width": 256} if kind == "wide decode" else {}
+            with tvm.target.Target({"kind": "llvm", **width}):
+                made = _decode_tiled_cpu._attention_decode_cpu(*shape, type_, window, {}, **pages)
         elif kind == "prefill":
             # Since TVM 0.27 such a kernel has the window of a layer by default.
             made = _prefill_tiled_cpu._attention_prefill_cpu(
@@ -118,11 +121,11 @@ def kernels(tvm: ModuleType) -> Any:
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-@pytest.mark.parametrize("kind", ["decode", "prefill"])
+@pytest.mark.parametrize("kind", ["decode", "wide decode", "prefill"])
 def test_attention_over_int8(kernels: Any, kind: str, heads: Heads) -> None:
-    rows = tuple(Sequence(1 if kind == "decode" else 5, slots) for slots in LENGTHS)
+    decode = kind.endswith("decode")
+    rows = tuple(Sequence(1 if decode else 5, slots) for slots in LENGTHS)
     batch = make_batch(heads, rows, seed=3)
-    decode = kind == "decode"
     assert_rounds(batch, run(kernels(kind, heads), batch, decode=decode), decode=decode)
 
 

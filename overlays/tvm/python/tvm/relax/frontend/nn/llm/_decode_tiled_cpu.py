@@ -17,7 +17,7 @@ Zvfh have one instruction for both. Where a target has none, a pass makes everyt
 
 Over pages in int8 all products are of integers, so that no key or value is converted to a float.
 Queries are rounded to int16, and so are a tile's weights times the factors of its values: by a
-65,534th of the largest at most, less than halves round. Sums are int32.
+65,534th of the largest at most, less than halves round. Sums have 32 bits.
 
 Parts have the same number of keys whatever the threads, so that the result does not depend on them.
 What a long sequence's parts give is merged once all tasks are done.
@@ -30,6 +30,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
+from tvm.target import Target
 
 from ._int8_pages_cpu import INT16_MOST, largest_of, quantise_row
 from ._kv_layouts import PagedKeys, match_integers, row_of_pages
@@ -44,7 +45,7 @@ KV_TILE = 32
 BLOCK = 16
 # Lanes of a sum of products: they are added up in order, and cores take a cycle and more for each.
 SUM_LANES = 8
-# Most sums of products that are worked out at once, each in registers: its steps wait for each other.
+# Most sums of products that are computed at once, each in registers: its steps wait for each other.
 MOST_SUMS = 12
 # Most elements of the outputs that are worked out at once, in registers at a VLEN of 256 bits.
 MOST_OUTPUTS = 96
@@ -59,68 +60,96 @@ def _power_of_two(most: int) -> int:
     return 1 << most.bit_length() - 1
 
 
+def _register_bits() -> int:
+    """Return the bits of a vector register of the current target; 0 if the target does not say."""
+    target = Target.current(allow_none=True)
+    return int(target.attrs.get("vector-width", None) or 0) if target else 0
+
+
 def _sum(x, row, lanes: int):
-    """Return the sum of the first ``lanes`` elements of a row of float32 or int32."""
+    """Return the sum of the first ``lanes`` elements of a row of float32 or uint32."""
     vector = x[row, T.ramp(0, 1, lanes)]
-    if x.dtype == "int32":
-        return T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.add", vector)
+    if x.dtype == "uint32":
+        return T.call_llvm_pure_intrin("uint32", "llvm.vector.reduce.add", vector)
     return T.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fadd", T.float32(0), vector)
 
 
-def _elements(x, row: tuple, first, lanes: int, dtype: str):
-    """Load ``lanes`` elements of a row, from column ``first`` on, as a vector of ``dtype``."""
-    return T.cast(x[(*row, T.ramp(first, 1, lanes))], f"{dtype}x{lanes}")
+def _elements(x, row: tuple, first, lanes: int):
+    """Load ``lanes`` elements of a row, from column ``first`` on."""
+    return x[(*row, T.ramp(first, 1, lanes))]
 
 
-def _store_scores(S_tile, first, queries, keys, rows: list, sums, width) -> None:
+def _widened(vector, lanes: int, dtype: str, zero):
+    """Convert a vector to a vector of ``dtype``; ``zero`` is 0, as below."""
+    if str(vector.ty.dtype) == f"int8x{lanes}":
+        # The addition of a scalar that widens, vwadd.vx, takes half the cycles of vsext.vf2.
+        scalar = T.cast(T.cast(zero, "int8"), "int16")
+        vector = T.cast(vector, f"int16x{lanes}") + T.Broadcast(scalar, lanes)
+    return T.cast(vector, f"{dtype}x{lanes}")
+
+
+def _store_scores(S_tile, first, queries, keys, rows: list, sums, zero) -> None:
     """Write the scores of some keys for all queries, each a dot product.
 
+    Sums in uint32 continue those of the keys before, modulo 2^32, as setting them to zero costs as
+    much as two blocks of products. So a score is the difference of two columns that are
+    ``len(rows)`` apart.
+
     Args:
-        S_tile: [group, KV_TILE], the scores.
+        S_tile: [group, KV_TILE], the scores; [group, len(rows) + KV_TILE] of uint32.
         first: the column of the first key.
         queries: [group, d].
         keys: the buffer of the keys.
         rows: the row of each key there, all indices but the last.
-        sums: [len(rows) * group, lanes], which stays in registers.
-        width: elements of a row.
+        sums: [len(rows) * group, lanes] of float32 or uint32, which stays in registers.
+        zero: an int32 that is 0, which LLVM cannot see: else it unrolls the loop and spills.
     """
-    group, lanes, dtype = int(queries.shape[0]), int(sums.shape[1]), str(sums.dtype)
+    (group, d), lanes, dtype = map(int, queries.shape), int(sums.shape[1]), str(sums.dtype)
     lane = T.ramp(0, 1, lanes)
-    scores = [(g, j, row) for j, row in enumerate(rows) for g in range(group)]
+    scores = [(g, j) for j in range(len(rows)) for g in range(group)]
+    factor = "int32" if dtype == "uint32" else dtype
 
     def add(at: Any, *, begin: bool) -> None:
         # All loads before the products, which wait for them.
-        loaded = [T.Bind(_elements(keys, row, at, lanes, dtype)) for row in rows]
-        for i, (g, j, _) in enumerate(scores):
-            product = _elements(queries, (g,), at, lanes, dtype) * loaded[j]
+        loads = [T.Bind(_elements(keys, row, at, lanes)) for row in rows]
+        wide = [T.Bind(_widened(x, lanes, factor, zero)) for x in loads]
+        for i, (g, j) in enumerate(scores):
+            query = T.cast(_elements(queries, (g,), at, lanes), f"{factor}x{lanes}")
+            product = T.cast(query * wide[j], f"{dtype}x{lanes}")
             T.buffer_store(sums, product if begin else sums[i, lane] + product, [i, lane])
 
-    add(0, begin=True)
-    with T.serial(1, width // lanes) as block:
+    begin = dtype != "uint32"
+    if begin:
+        add(0, begin=True)
+    with T.serial(int(begin), T.max(d // lanes + zero, 1)) as block:
         IRBuilder.name("block", block)
         add(block * lanes, begin=False)
-    for i, (g, j, _) in enumerate(scores):
-        T.buffer_store(S_tile, _sum(sums, i, lanes), [g, first + j])
+    results = [T.Bind(_sum(sums, i, lanes)) for i in range(len(scores))]
+    for (g, j), result in zip(scores, results, strict=True):
+        T.buffer_store(S_tile, result, [g, first + j])
 
 
-def _add_value(parts, weights, j, values, row, first) -> None:
-    """Add a part of a value vector, times each query's weight, to the outputs' partial sums.
+def _add_values(parts, weights, first, values, rows: list, column, zero) -> None:
+    """Add a part of some value vectors, times each query's weights, to the outputs' partial sums.
 
     Args:
         parts: [group, lanes], which stays in registers.
         weights: [group, KV_TILE].
-        j: the value's column of the weights.
+        first: the first value's column of the weights.
         values: the buffer of the values.
-        row: its row there, all indices but the last.
-        first: the first column of the part.
+        rows: the row of each value there, all indices but the last.
+        column: the first column of the part.
+        zero: as for _store_scores.
     """
     group, lanes = map(int, parts.shape)
     dtype = str(parts.dtype)
     lane = T.ramp(0, 1, lanes)
-    for g in range(group):
-        weight = T.Broadcast(T.cast(weights[g, j], dtype), lanes)
-        product = weight * _elements(values, row, first, lanes, dtype)
-        T.buffer_store(parts, parts[g, lane] + product, [g, lane])
+    for j, row in enumerate(rows):
+        vector = T.Bind(_elements(values, row, column, lanes))
+        value = T.Bind(_widened(vector, lanes, dtype, zero))
+        for g in range(group):
+            weight = T.Broadcast(T.cast(weights[g, first + j], dtype), lanes)
+            T.buffer_store(parts, parts[g, lane] + weight * value, [g, lane])
 
 
 def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, sliding_window: bool, rope_scaling: dict[str, Any], page_size: int = 16, *, int8_pages: bool = False):
@@ -145,10 +174,13 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     group = h_q // h_kv
     # Sums of integers are added up in a tree, so that more lanes cost less.
     wider = 2 if int8_pages else 1
-    abreast = lanes_of(BLOCK, _power_of_two(max(1, MOST_SUMS // (wider * group))))  # keys
+    most_sums, most_outputs = MOST_SUMS // wider, MOST_OUTPUTS
+    if int8_pages and _register_bits() >= 256:
+        most_sums, most_outputs = 8, 128  # each take 16 registers
+    abreast = lanes_of(BLOCK, _power_of_two(max(1, most_sums // group)))  # keys
     lanes = lanes_of(d, wider * SUM_LANES)
-    v_lanes = lanes_of(d, _power_of_two(max(SUM_LANES, MOST_OUTPUTS // group)))
-    zero = tirx.const(0, "int32" if int8_pages else "float32")
+    v_lanes = lanes_of(d, _power_of_two(max(SUM_LANES, most_outputs // group)))
+    nothing = tirx.const(0, "int32" if int8_pages else "float32")
     in_vectors = {"lanes": lanes_of(d, MOST_LANES), "blocks": T.unroll}
     pages_of_part = max(1, PART // page_size)
     part_keys = pages_of_part * page_size
@@ -239,8 +271,8 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 scale = T.sblock_alloc_buffer((group,), "float32")
                 # Over pages in int8.
                 Q_whole = T.sblock_alloc_buffer((group, d), "int16")
-                whole_sums = T.sblock_alloc_buffer((abreast * group, lanes), "int32")
-                S_whole = T.sblock_alloc_buffer((group, KV_TILE), "int32")
+                whole_sums = T.sblock_alloc_buffer((abreast * group, lanes), "uint32")
+                S_whole = T.sblock_alloc_buffer((group, abreast + KV_TILE), "uint32")
                 q_factors = T.sblock_alloc_buffer((group,), "float32")
                 k_factors = T.sblock_alloc_buffer((KV_TILE,), "float32")
                 v_factors = T.sblock_alloc_buffer((1, KV_TILE), "float32")
@@ -257,15 +289,15 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                 page_begin, kv_len = keys.locate(b)
                 part_begin: T.let[T.int32] = (row - page_begin // pages_of_part - b) * part_keys
                 part_len: T.let[T.int32] = T.max(T.min(kv_len - part_begin, part_keys), 0)
-                # This is d. LLVM cannot see that, else it unrolls the loops over parts of a head and spills.
-                width: T.let[T.int32] = T.min(page_begin + d, d)
+                # LLVM cannot see that this is 0.
+                zero: T.let[T.int32] = T.min(page_begin, 0)
 
                 for g in T.unroll(group):
                     m_val[g] = T.float32(LOWEST_SCORE)
                     zero_row(d_lanes, (g,), KV_TILE)
                     zero_row(O_tile, (g,), d, **in_vectors)
                     # Written outside of the loop, it shares no memory with `sums`: both stay in registers.
-                    fill_row(O_part, (g,), v_lanes, lambda _: zero)
+                    fill_row(O_part, (g,), v_lanes, lambda _: nothing)
                     if rotary_mode == 1:
                         copy_row(Q_tile, (g,), d, q_turned, (b, h * group + g), **in_vectors)
                     elif int8_pages:
@@ -300,17 +332,23 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                         # registers, in vectors of other lengths than they are read in.
                         for some in T.serial(T.ceildiv(num_keys, abreast)):
                             # Those behind the last key are masked below.
-                            _store_scores(S_tile, some * abreast, Q_tile, K_tile, [(some * abreast + j,) for j in range(abreast)], sums, width)
+                            _store_scores(S_tile, some * abreast, Q_tile, K_tile, [(some * abreast + j,) for j in range(abreast)], sums, zero)
                     else:
                         scores, queries, some_sums = T.meta_var((S_whole, Q_whole, whole_sums) if int8_pages else (S_tile, Q_tile, sums))
+                        if int8_pages:
+                            for i in T.unroll(abreast * group):
+                                fill_row(whole_sums, (i,), lanes, lambda _: T.uint32(0))
+                            for g in T.unroll(group):
+                                for j in T.vectorized(abreast):
+                                    S_whole[g, j] = T.uint32(0)
                         for block in T.serial(T.ceildiv(num_keys, BLOCK)):
                             count = T.meta_var(keys_of(block))
                             place = T.meta_var(places(block))
                             for some in T.serial(T.ceildiv(count, abreast)):
-                                _store_scores(scores, block * BLOCK + some * abreast, queries, pages, [place(keys.readable(some * abreast + j, count, BLOCK))[0] for j in range(abreast)], some_sums, width)
+                                _store_scores(scores, block * BLOCK + some * abreast + (abreast if int8_pages else 0), queries, pages, [place(keys.readable(some * abreast + j, count, BLOCK))[0] for j in range(abreast)], some_sums, zero)
                         if int8_pages:
                             for g in T.unroll(group):
-                                fill_row(S_tile, (g,), KV_TILE, lambda j: T.cast(S_whole[g, j], "float32") * (k_factors[j] * q_factors[g]))
+                                fill_row(S_tile, (g,), KV_TILE, lambda j: T.cast(T.cast(S_whole[g, abreast + j] - S_whole[g, j], "int32"), "float32") * (k_factors[j] * q_factors[g]))
                     for g in T.unroll(group):
                         for j in T.vectorized(KV_TILE):
                             S_tile[g, j] = T.Select(j < num_keys, S_tile[g, j] * (sm_scale * T.float32(LOG2_E)), T.float32(LOWEST_SCORE))
@@ -332,7 +370,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             fill_row(P_tile, (g,), KV_TILE, lambda j: T.cast(rounded(S_tile[g, j] * v_factors[0, j])[0], "int16"))
                         else:
                             fill_row(P_tile, (g,), KV_TILE, lambda j: T.cast(S_tile[g, j], near))
-                    for column in T.serial(width // v_lanes):
+                    for column in T.serial(T.max(d // v_lanes + zero, 1)):
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
                                 if int8_pages:
@@ -343,10 +381,9 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             count = T.meta_var(keys_of(block))
                             place = T.meta_var(places(block))
                             for some in T.serial(count // V_ABREAST):
-                                for one in T.unroll(V_ABREAST):
-                                    _add_value(O_part, P_tile, block * BLOCK + some * V_ABREAST + one, pages, place(some * V_ABREAST + one)[1], column * v_lanes)
+                                _add_values(O_part, P_tile, block * BLOCK + some * V_ABREAST, pages, [place(some * V_ABREAST + j)[1] for j in range(V_ABREAST)], column * v_lanes, zero)
                             for j in T.serial(count % V_ABREAST):
-                                _add_value(O_part, P_tile, block * BLOCK + count - 1 - j, pages, place(count - 1 - j)[1], column * v_lanes)
+                                _add_values(O_part, P_tile, block * BLOCK + count - 1 - j, pages, [place(count - 1 - j)[1]], column * v_lanes, zero)
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
                                 if int8_pages:
