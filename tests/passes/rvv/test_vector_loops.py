@@ -197,6 +197,62 @@ def test_a_norm_is_summed_in_vectors(loops: ModuleType, rows: Any) -> None:
     assert np.allclose(run(after, [x, weight], want.shape), want, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("before", "in_vectors"), [(1, False), (2, False), (32, True)])
+def test_a_loop_that_reads_what_it_wrote_is_no_vector(
+    tvm: ModuleType, loops: ModuleType, rows: int, before: int, in_vectors: bool
+) -> None:
+    """Nor do threads share it: each iteration needs the sum that one before it stored."""
+    from tvm.script import tirx as T  # noqa: N812, PLC0415
+
+    width = 64
+
+    @T.prim_func(s_tir=True)
+    def sums(var_x: T.handle, var_y: T.handle) -> None:
+        x = T.match_buffer(var_x, (rows, width), "float32")
+        y = T.match_buffer(var_y, (rows, width), "float32")
+        for i in T.serial(rows):
+            with T.sblock("sums"):
+                row = T.axis.spatial(rows, i)
+                T.reads(x[row, 0:width])
+                T.writes(y[row, 0:width])
+                for j in T.serial(width):
+                    y[row, j] = x[row, j] * T.float32(2)
+                for j in T.serial(width - before):
+                    y[row, j + before] = y[row, j] + y[row, j + before]
+
+    after = loops.vectorize_function(sums, rvv256())
+    assert after.script().count("T.vectorized") == 1 + in_vectors
+    assert after.script().count("T.parallel") == (rows > 1)
+    x = np.arange(rows * width, dtype=np.float32).reshape(rows, width) % 7
+    want = 2 * x
+    for start in range(before):
+        want[:, start::before] = want[:, start::before].cumsum(axis=1)
+    assert np.array_equal(run(after, [x], x.shape), want)
+
+
+def test_a_named_value_is_not_read_again_after_a_store(tvm: ModuleType, loops: ModuleType) -> None:
+    from tvm.script import tirx as T  # noqa: N812, PLC0415
+
+    @T.prim_func(s_tir=True)
+    def swap(x: T.Buffer((2, 64), "float32"), y: T.Buffer((2, 64), "float32")) -> None:
+        for i, j in T.grid(2, 64):
+            with T.sblock("swap"):
+                row, column = T.axis.remap("SS", [i, j])
+                T.reads(x[row, column], y[row, column])
+                T.writes(x[row, column], y[row, column])
+                kept: T.float32 = x[row, column]
+                x[row, column] = y[row, column]
+                y[row, column] = kept
+
+    after = loops.vectorize_function(swap, rvv256()) or swap
+    arrays = np.random.default_rng(0).standard_normal((2, 2, 64)).astype(np.float32)
+    module = tvm.ir.IRModule({"main": after.with_attr("global_symbol", "main")})
+    both = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(module, host())["main"](*both)
+    assert np.array_equal([one.numpy() for one in both], arrays[::-1])
+
+
 def test_rows_are_shared_among_threads(loops: ModuleType) -> None:
     after = loops.vectorize_function(legalized(swish_gate, (1, "rows", 128)), rvv256())
     assert after.script().count("T.parallel") == 1

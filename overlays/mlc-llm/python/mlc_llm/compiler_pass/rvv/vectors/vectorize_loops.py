@@ -13,7 +13,7 @@ import itertools
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import arith, s_tir, tirx
 from tvm.target import Target
 
 from ..functions import Rewrite, function_pass, is_reshape, is_scheduled
@@ -154,7 +154,9 @@ def _names_a_value(alloc: Any, store: Any, rest: list[Any]) -> bool:
         return False
     stores = [node for statement in rest for node in nodes_of(statement, tirx.BufferStore)]
     is_scalar = [int(e) for e in alloc.buffer.shape if isinstance(e, tirx.IntImm)] == [1]
-    is_final = not any(node.buffer.same_as(alloc.buffer) for node in stores)
+    # The value moves to its uses, so that nothing may change what it reads before them.
+    fixed = [alloc.buffer, *(load.buffer for load in nodes_of(store.value, tirx.BufferLoad))]
+    is_final = not any(node.buffer.same_as(one) for node in stores for one in fixed)
     return bool(rest) and is_scalar and store.buffer.same_as(alloc.buffer) and is_final
 
 
@@ -206,7 +208,8 @@ def _with_vectors(body: Any, most: int) -> Any:
 def is_contiguous(loop: Any) -> bool:
     """Return True if vectors can run a loop's iterations.
 
-    No loop, if_then_else or call of C is in it, and :func:`steps_by_one` holds for each access.
+    No loop, if_then_else or call of C is in it, :func:`steps_by_one` holds for each access, and no
+    iteration accesses an element that another one writes.
     """
     calls = nodes_of(loop.body, tvm.ir.Call)
     if nodes_of(loop.body, (tirx.For, tirx.While, tirx.AssertStmt)) or any(
@@ -218,13 +221,48 @@ def is_contiguous(loop: Any) -> bool:
         axes = [axis.var for axis in realize.block.iter_vars]
         bindings.update(zip(axes, realize.iter_values, strict=True))
     accesses = nodes_of(loop.body, (tirx.BufferStore, tirx.BufferLoad))
-    return all(steps_by_one(access, bindings, loop.loop_var) for access in accesses)
+    if not all(steps_by_one(access, bindings, loop.loop_var) for access in accesses):
+        return False
+    stores = [access for access in accesses if isinstance(access, tirx.BufferStore)]
+    return all(
+        _are_apart(store, other, bindings, loop.extent)
+        for store in stores
+        for other in accesses
+        if other.buffer.same_as(store.buffer)
+    )
+
+
+def _are_apart(one: Any, other: Any, bindings: dict[Any, Any], extent: Any) -> bool:
+    """Return True if accesses of a buffer in different iterations reach different elements.
+
+    Args:
+        one: an access whose last index steps by one.
+        other: another such access.
+        bindings: values of variables in their indices.
+        extent: number of iterations.
+    """
+    places = [
+        [tirx.stmt_functor.substitute(index, bindings) for index in access.indices]
+        for access in (one, other)
+    ]
+    if all(same_value(*pair) for pair in zip(*places, strict=True)):
+        return True
+    analyzer = arith.Analyzer()
+    *rows, step = [analyzer.simplify(left - right) for left, right in zip(*places, strict=True)]
+    if any(isinstance(row, tirx.IntImm) and int(row) for row in rows):
+        return True
+    return all(isinstance(n, tirx.IntImm) for n in (step, extent)) and abs(int(step)) >= int(extent)
 
 
 def _with_threads(body: Any) -> Any:
-    """Make the outermost loop with several iterations in each nest parallel."""
+    """Make the outermost loop with several iterations in each nest parallel.
+
+    Loops within a block with axes stay: nothing says that their iterations are independent.
+    """
 
     def replace(node: Any) -> Any:
+        if isinstance(node, tirx.SBlockRealize) and node.block.iter_vars:
+            return node
         if not isinstance(node, tirx.For) or node.kind != tirx.ForKind.SERIAL:
             return None
         if is_one(node.extent):
@@ -234,4 +272,5 @@ def _with_threads(body: Any) -> Any:
             return node
         return tirx.For(node.loop_var, node.min, node.extent, tirx.ForKind.PARALLEL, inner)
 
-    return tirx.stmt_functor.ir_transform(body, replace, None, ["tirx.For"])
+    kinds = ["tirx.For", "tirx.SBlockRealize"]
+    return tirx.stmt_functor.ir_transform(body, replace, None, kinds)
