@@ -117,6 +117,41 @@ def test_sizes_stay_64_bits_wide(transform: Any, rows: Any) -> None:
     assert set(types) == {"int64", "pointer"}
 
 
+def test_a_product_that_does_not_begin_at_zero_is_unchanged(transform: Any) -> None:
+    from tvm import te, tirx  # noqa: PLC0415
+
+    x, weight = te.placeholder((5, 64), name="x"), te.placeholder((96, 64), name="weight")
+    k = te.reduce_axis((0, 64), name="k")
+    add = te.comm_reducer(lambda a, b: a + b, lambda dtype: tirx.const(1, dtype), name="add")
+    out = te.compute((5, 96), lambda i, j: add(x[i, k] * weight[j, k], axis=k), name="more")
+    module, reports = transform(riscv64(*VECTORS), layer=te.create_prim_func([x, weight, out]))
+    assert called(module["layer"]) == []
+    assert not reports
+
+
+@pytest.mark.parametrize("inner", ["NT_matmul", "dequantize"])
+def test_what_a_function_also_returns_is_still_written(transform: Any, inner: str) -> None:
+    """The product beside its sum, and the weights that it was computed with."""
+    from tvm import tirx  # noqa: PLC0415
+
+    of_tir = load_pass("tir")
+    function = linear_function(5, 96, 64, packing=Q4, add=True)
+    root = function.body.block
+    (also,) = [buffer for buffer in root.alloc_buffers if buffer.name == inner]
+    others = [buffer for buffer in root.alloc_buffers if not buffer.same_as(also)]
+    body = of_tir.block_of(root.body, root.name_hint, [], [], others)
+    both = tirx.PrimFunc([*function.params, also], body).with_attrs(function.attrs)
+    module, _ = transform(riscv64(*VECTORS), layer=both)
+    layer = module["layer"]
+    blocks = of_tir.nodes_of(layer.body, tirx.SBlock)
+    written = [region.buffer for block in blocks for region in block.writes]
+    read = [region.buffer for block in blocks for region in block.reads]
+    assert called(layer) == ["mlc_rvv_gemm_q4"]
+    assert any(buffer.same_as(layer.params[-1]) for buffer in written)
+    known = [*layer.params, *written]
+    assert all(any(buffer.same_as(one) for one in known) for buffer in read)
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

@@ -32,6 +32,10 @@ class Stage:
         """Return the buffer that the block writes."""
         return self.block.writes[0].buffer
 
+    def reads(self, buffer: Any) -> bool:
+        """Return True if the block reads a buffer."""
+        return any(region.buffer.same_as(buffer) for region in self.block.reads)
+
 
 def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
     """Return the loop nests of a function in order; None if its body has other statements."""
@@ -66,19 +70,26 @@ def staged_functions(
             yield g_var.name_hint, func, stages, [stage for stage in stages if is_product(stage)]
 
 
+def starts_at_zero(block: Any) -> bool:
+    """Return True if a block that stores to one place begins there with zero."""
+    store = block.body
+    zero = tirx.BufferStore(store.buffer, tirx.const(0, store.buffer.dtype), store.indices)
+    return block.init is not None and bool(structural_equal(block.init, zero))
+
+
 def is_product(stage: Stage) -> bool:
     """Return True if a block sums products of two buffers; a sum of squares does not count.
 
-    It sums over one axis, or over two, as a convolution of one channel does.
+    It sums from zero over one axis, or over two, as a convolution of one channel does.
     """
     value = getattr(stage.block.body, "value", None)
     kinds = [axis.iter_type for axis in stage.block.iter_vars]
     return (
-        stage.block.init is not None
-        and kinds.count(tirx.IterVar.CommReduce) in (1, 2)
+        kinds.count(tirx.IterVar.CommReduce) in (1, 2)
         and isinstance(value, tirx.Add)
         and isinstance(value.b, tirx.Mul)
         and not same_value(value.b.a, value.b.b)
+        and starts_at_zero(stage.block)
     )
 
 

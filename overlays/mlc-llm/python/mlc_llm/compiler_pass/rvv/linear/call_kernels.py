@@ -250,20 +250,30 @@ def replace_product(
         make: gives the statement that writes the product to a buffer.
         lanes: most elements of a vector.
     """
+    allocated = func.body.block.alloc_buffers
+
+    def is_inner(buffer: Any) -> bool:
+        return any(buffer.same_as(one) for one in allocated)
+
     rest = [s for s in stages if s is not linear.stage and s not in linear.unpacking]
-    follower = _in_place(linear, rest)
+    # What a parameter holds is a result, and so needs what it is computed from.
+    dropped: list[Stage] = []
+    needed = [*rest]
+    for stage in reversed(linear.unpacking):
+        keep = not is_inner(stage.written) or any(s.reads(stage.written) for s in needed)
+        (needed if keep else dropped).append(stage)
+    follower = _in_place(linear, rest) if is_inner(linear.out) else None
     out = linear.out if follower is None else follower.written
     statements = []
     for stage in stages:
         if stage is linear.stage:
             statements.append(make(out))
-        elif stage not in linear.unpacking:
+        elif stage not in dropped:
             statement = _vectorized(stage, lanes)
             if stage is follower:
                 statement = tirx.stmt_functor.substitute(statement, {linear.out: out})
             statements.append(statement)
-    gone = [s.written for s in linear.unpacking] + ([linear.out] if follower else [])
-    allocated = func.body.block.alloc_buffers
+    gone = [s.written for s in dropped] + ([linear.out] if follower else [])
     kept = [b for b in allocated if not any(b.same_as(g) for g in gone)]
     new = with_root(func, statements, kept)
     return new.with_attrs({**dict(func.attrs or {}), "tirx.is_scheduled": True})
@@ -271,7 +281,7 @@ def replace_product(
 
 def _in_place(linear: Found, rest: list[Stage]) -> Stage | None:
     """Return the stage that may overwrite the product in place: its only reader; else None."""
-    readers = [s for s in rest if any(r.buffer.same_as(linear.out) for r in s.block.reads)]
+    readers = [s for s in rest if s.reads(linear.out)]
     if len(readers) != 1 or not isinstance(readers[0].block.body, tirx.BufferStore):
         return None
     store = readers[0].block.body

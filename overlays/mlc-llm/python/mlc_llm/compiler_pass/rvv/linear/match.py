@@ -133,7 +133,7 @@ def _match_quantized(linear: LinearLayer, stages: list[Stage]) -> LinearLayer:
     if not same_extents(scale.shape, [linear.n, packing.groups(linear.k)]):
         raise PatternMismatch(f"{scale.name} has the shape {scale.shape}")
     for buffer in (values, linear.weight):
-        if sum(_reads(stage, buffer) for stage in stages) != 1:
+        if sum(stage.reads(buffer) for stage in stages) != 1:
             raise PatternMismatch(f"{buffer.name} is read by more than one block")
     return replace(
         linear, weight=packed, packing=packing, scale=scale, unpacking=(unpacked, scaled)
@@ -187,7 +187,7 @@ def in_halves(linear: LinearLayer, stages: list[Stage]) -> LinearLayer | None:
         stage
         for stage in stages
         if any(stage.written.same_as(buffer) for buffer in (linear.data, linear.weight))
-        and sum(_reads(reader, stage.written) for reader in stages) == 1
+        and sum(reader.reads(stage.written) for reader in stages) == 1
     ]
     return replace(found, unpacking=tuple(wide))
 
@@ -237,7 +237,3 @@ def _expect(stage: Stage, value: Any) -> None:
 
 def _not_quantized(stage: Stage) -> PatternMismatch:
     return PatternMismatch(f"block {stage.name} is not of group quantization")
-
-
-def _reads(stage: Stage, buffer: Any) -> bool:
-    return any(region.buffer.same_as(buffer) for region in stage.block.reads)

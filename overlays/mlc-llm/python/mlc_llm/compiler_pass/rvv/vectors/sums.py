@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 from tvm_ffi import structural_equal
 
-from ..stages import Stage
+from ..stages import Stage, starts_at_zero
 from ..tir import block_of, nodes_of, substitute, whole
 from .pieces import Piece, loop_over, pieces_of, steps_by_one
 
@@ -29,12 +29,10 @@ def summand_of(stage: Stage) -> Any:
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
         return None
     here = tirx.BufferLoad(store.buffer, store.indices)
-    zero = tirx.BufferStore(store.buffer, tirx.const(0, store.buffer.dtype), store.indices)
-    from_zero = block.init is not None and structural_equal(block.init, zero)
     factors = getattr(store.value.b, "a", None), getattr(store.value.b, "b", None)
     loads = [f.buffer for f in factors if isinstance(f, tirx.BufferLoad)]
     is_product = len(loads) == 2 and not loads[0].same_as(loads[1])
-    if str(store.buffer.dtype) != "float32" or not from_zero or is_product:
+    if str(store.buffer.dtype) != "float32" or not starts_at_zero(block) or is_product:
         return None
     last, read = block.iter_vars[-1].var, nodes_of(store.value.b, tirx.BufferLoad)
     if not all(steps_by_one(load, {}, last) for load in read):
