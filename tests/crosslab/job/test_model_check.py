@@ -183,9 +183,15 @@ def test_no_sequence_is_longer_than_the_model_reads(plain: Path, tmp_path: Path)
 
     assert longest() == longest(mlc=False) == 256
     assert longest("--context", "100") == 100
-    change(plain, model_type="mistral", sliding_window=64)
-    assert longest() == 64
-    change(plain, model_type="llama", max_position_embeddings=131072)
+    for kind in ("mistral", "mixtral", "phi3", "starcoder2", "gemma2"):
+        change(plain, model_type=kind, sliding_window=64)
+        assert longest() == 64
+    change(plain, model_type="gpt_oss")
+    assert longest() == 256
+    for kind, used, most in (("qwen2", False, 256), ("qwen2_moe", True, 64)):
+        change(plain, model_type=kind, use_sliding_window=used)
+        assert longest() == most
+    change(plain, model_type="llama", use_sliding_window=False, max_position_embeddings=131072)
     assert (longest(), longest(mlc=False)) == (2048, 131072)
 
 

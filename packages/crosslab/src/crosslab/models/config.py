@@ -132,6 +132,9 @@ LENGTHS = ("max_position_embeddings", "n_positions", "context_length")
 # Keeps the attention window that the compiled model leaves out, as no sequence exceeds it.
 WINDOW = "_sliding_window"
 MIXTRAL, MIXTURE = "mixtral", "qwen3_moe"
+# Families with a window that are compiled without it. In others a published file may have the
+# field, but uses it only if ``use_sliding_window`` says so.
+_WITHOUT_WINDOW = ("gemma2", "mistral", MIXTRAL, "phi3", "starcoder2")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", MIXTRAL, MIXTURE)
 """Values of ``model_type`` that :func:`read_family` supports."""
 NOMIC = "nomic_bert"
@@ -198,13 +201,13 @@ def with_rope(table: dict[str, Any]) -> dict[str, Any]:
 def longest_of(table: Mapping[str, Any]) -> int | None:
     """The longest sequence that a ``config.json`` allows, in tokens; None without a limit.
 
-    A Mistral is compiled without its window, so that no sequence may be longer than that.
+    A Mistral and others are compiled without their window: no sequence may be longer than that.
     """
     length = next((table[name] for name in LENGTHS if table.get(name)), None)
     window = table.get("sliding_window") or table.get(WINDOW)
-    mistral = table.get("model_type") == "mistral"
-    lengths = [n for n in (length, window if mistral else None) if type(n) is int and n > 0]
-    return min(lengths, default=None)
+    used = table.get("use_sliding_window", table.get("model_type") in _WITHOUT_WINDOW)
+    limits = (length, window if used else None)
+    return min((n for n in limits if type(n) is int and n > 0), default=None)
 
 
 def read_config(path: Path) -> LlamaConfig:
