@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,11 @@ def test_no_sequence_is_longer_than_the_model_reads(plain: Path, tmp_path: Path)
     for kind, used, most in (("qwen2", False, 256), ("qwen2_moe", True, 64)):
         change(plain, model_type=kind, use_sliding_window=used)
         assert longest() == most
-    change(plain, model_type="llama", use_sliding_window=False, max_position_embeddings=131072)
+    change(plain, model_type="qwen", use_sliding_window=False, seq_length=64)
+    assert longest() == 64
+    change(plain, model_type="chatglm", max_position_embeddings=None)
+    assert longest() == 64
+    change(plain, model_type="llama", max_position_embeddings=131072)
     assert (longest(), longest(mlc=False)) == (2048, 131072)
 
 
@@ -232,6 +237,13 @@ def test_families_that_are_not_right_are_refused_by_name(
         ({"model_type": "phi", "rope_scaling": {"type": "linear"}}, (), "'linear'.*not checked"),
         ({"model_type": "deepseek_v2", "rope_scaling": {"type": "linear"}}, (), "'linear'"),
         ({"model_type": "olmo"}, ("--context", "257"), "reads 256 tokens at most"),
+        ({"model_type": "qwen", "seq_length": 64}, ("--context", "65"), "reads 64 tokens at most"),
+        (
+            {"model_type": "llama4", "attention_chunk_size": 64},
+            ("--context", "65"),
+            "reads 64 tokens at most",
+        ),
+        ({"model_type": "chatglm", "rope_ratio": 500}, (), "rope_ratio = 500"),
         ({"model_type": "gemma3_text", "rope_local_base_freq": 5e4}, (), "rope_local_base_freq"),
         ({**HYBRID, "text_config": {"layer_types": ["full_attention"]}}, (), "number 4 divides"),
         ({**HYBRID, "text_config": {"layer_types": 5}}, (), "number 4 divides"),
@@ -255,6 +267,31 @@ def test_scaling_that_the_zoo_has_is_made(
     for scaling in ({"type": "yarn", "factor": 40.0}, None, {"rope_type": "default"}):
         change(plain, model_type="deepseek_v2", rope_scaling=scaling)
         check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "what"),
+    [
+        ("model.layers.0.self_attn.q_proj.bias", "leaves out .*q_proj.bias"),
+        ("model.layers.0.self_attn.q_layernorm.norms.0.weight", "leaves out .*q_layernorm"),
+        ("model.layers.0.self_attn.bias", ""),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", ""),
+        ("model.layers.9.enorm.weight", ""),
+        ("model.visual.merger.norm.weight", ""),
+        ("vision_tower.layers.0.layer_norm1.weight", ""),
+        ("lm_head.weight", ""),
+    ],
+)
+def test_weights_that_the_compiler_leaves_out_are_named(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: str, what: str
+) -> None:
+    change(plain, model_type="olmo")
+    read = model_check._shapes(plain)
+    monkeypatch.setattr(model_check, "wanted_weights", lambda *_: set(read) - {left_out})
+    monkeypatch.setattr(model_check, "_shapes", lambda _: {**read, left_out: (8,)})
+    asked = job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True)
+    with pytest.raises(UserError, match=what) if what else nullcontext():
+        check_model(asked, plain)
 
 
 def test_the_text_of_a_hybrid_is_made(

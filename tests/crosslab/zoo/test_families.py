@@ -18,7 +18,7 @@ from crosslab.host.cost import Cost
 from crosslab.models.families import Family, chosen, families, refusals
 from crosslab.models.formats import Packing
 from crosslab.models.params import from_bfloat16, to_bfloat16
-from crosslab.zoo.cli import main
+from crosslab.zoo.cli import ABOUT, main
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
 from crosslab.zoo.table import document, merged, read_report, write_report
 from crosslab.zoo.weights import random_weights
@@ -41,6 +41,12 @@ ASKED = [
     "mixtral",
 ]
 NORM = (0.5, 1.5)
+
+
+def test_the_page_begins_with_the_text_before_the_table() -> None:
+    about = ABOUT.read_text(encoding="utf-8").rstrip()
+    page = (PROJECT / "docs" / "zoo.md").read_text(encoding="utf-8")
+    assert page.startswith(f"{about}\n\n| family |")
 
 
 def test_the_families_that_were_asked_for_are_there() -> None:

@@ -126,12 +126,37 @@ def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Pat
             f"{folder}: rope_scaling = {scaling!r} is not checked for models of type {kind!r}",
             remedy="give a model without rope_scaling" + (f", or with {known}" if known else ""),
         )
+    if (ratio := table.get("rope_ratio")) not in (None, 1):
+        raise UserError(
+            f"{folder}: rope_ratio = {ratio!r}: the compiler does not scale RoPE's base",
+            remedy="give a ChatGLM without rope_ratio, like ChatGLM3 6B",
+        )
     _check_context(job, table)
     if tools := job.recipe.mlc:
-        _check_names(
-            folder, wanted_weights(tools, folder, job.recipe.quantization), _shapes(folder)
-        )
+        wanted, found = wanted_weights(tools, folder, job.recipe.quantization), _shapes(folder)
+        _check_names(folder, wanted, found)
+        if job.unchecked:
+            _check_left_out(folder, wanted, found)
     _check_room(job, folder)
+
+
+def _check_left_out(folder: Path, wanted: Collection[str], found: Iterable[str]) -> None:
+    """Reject a model that has a bias or a norm where its definition reads other weights only.
+
+    Others, such as masks, encoders of pictures and layers that guess tokens, change no answer.
+    """
+    for name in sorted(set(found) - set(wanted)):
+        layer, _, kind = name.rpartition(".")
+        parts = name.split(".")
+        norm = next((i for i, part in enumerate(parts) if "norm" in part.lower()), 0)
+        around = f"{'.'.join(parts[:norm])}."
+        if (kind == "bias" and f"{layer}.weight" in wanted) or (
+            norm and any(other.startswith(around) for other in wanted)
+        ):
+            raise UserError(
+                f"{folder}: the compiler leaves out {name}, and the answers would be wrong",
+                remedy="give a model without such weights",
+            )
 
 
 def _scaling_of(config: Mapping[str, Any]) -> object:

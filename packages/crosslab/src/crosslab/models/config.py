@@ -128,7 +128,7 @@ class FamilyConfig(LlamaConfig):
 
 
 # Fields that hold the longest sequence.
-LENGTHS = ("max_position_embeddings", "n_positions", "context_length")
+LENGTHS = ("max_position_embeddings", "n_positions", "context_length", "seq_length")
 # Keeps the attention window that the compiled model leaves out, as no sequence exceeds it.
 WINDOW = "_sliding_window"
 MIXTRAL, MIXTURE = "mixtral", "qwen3_moe"
@@ -201,12 +201,15 @@ def with_rope(table: dict[str, Any]) -> dict[str, Any]:
 def longest_of(table: Mapping[str, Any]) -> int | None:
     """The longest sequence that a ``config.json`` allows, in tokens; None without a limit.
 
-    A Mistral and others are compiled without their window: no sequence may be longer than that.
+    A Mistral and others are compiled without their window, Qwen (1) without the scaling of RoPE
+    beyond its ``seq_length``, and Llama 4 without chunks of attention: no sequence may be longer.
     """
     length = next((table[name] for name in LENGTHS if table.get(name)), None)
+    kind = table.get("model_type")
     window = table.get("sliding_window") or table.get(WINDOW)
-    used = table.get("use_sliding_window", table.get("model_type") in _WITHOUT_WINDOW)
-    limits = (length, window if used else None)
+    used = table.get("use_sliding_window", kind in _WITHOUT_WINDOW)
+    unscaled = table.get("seq_length") if kind == "qwen" else None
+    limits = (length, window if used else None, unscaled, table.get("attention_chunk_size"))
     return min((n for n in limits if type(n) is int and n > 0), default=None)
 
 
