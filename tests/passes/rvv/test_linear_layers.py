@@ -117,6 +117,14 @@ def test_sizes_stay_64_bits_wide(transform: Any, rows: Any) -> None:
     assert set(types) == {"int64", "pointer"}
 
 
+@pytest.mark.parametrize("vlen", [2048, 65536])
+def test_vectors_that_no_buffer_holds_call_no_kernel(transform: Any, vlen: int) -> None:
+    target = riscv64("+zve64d", f"+zvl{vlen}b")
+    module, reports = transform(target, layer=linear_function("seq_len", 96, 64, packing=Q4))
+    assert called(module["layer"]) == []
+    assert "up to 1024 bits" in reports["layer", "NT_matmul"]["reason"]
+
+
 def test_a_product_that_does_not_begin_at_zero_is_unchanged(transform: Any) -> None:
     from tvm import te, tirx  # noqa: PLC0415
 

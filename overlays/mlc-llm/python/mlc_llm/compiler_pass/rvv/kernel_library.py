@@ -17,9 +17,11 @@ import tvm
 from tvm import IRModule, tirx
 from tvm.target import Target
 
-from .targets import canonical_arch, is_rvv_target, target_arch
+from .targets import canonical_arch, is_rvv_target, target_arch, vector_bits
 
 REPORT = "tensorized.json"
+# Vectors that the kernels' buffers are made for, in bits.
+MOST_BITS = 1024
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,8 @@ def _misfit(target: Target, library: KernelLibrary | None) -> str | None:
     wanted = "riscv64" if is_rvv_target(target) else target_arch(target)
     if library.arch != wanted or not (library.target == "host" or is_rvv_target(target)):
         return f"the kernels of {library.index} are for {library.arch}, the target is {wanted}"
+    if is_rvv_target(target) and vector_bits(target) > MOST_BITS:
+        return f"the kernels serve vectors of up to {MOST_BITS} bits, the target's are longer"
     features = list(library.features)
     if features and not tvm.target.codegen.target_has_features(features, target):
         return f"the kernels of {library.index} need {', '.join(features)} of the target"
