@@ -61,6 +61,29 @@ def test_a_function_of_the_rows_number_gets_all_rows(model: Any) -> None:
     assert model.calls(chosen(model, before), "prefill") == model.calls(before, "prefill")
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_rows_of_a_part_of_a_tuple_are_chosen(tvm: ModuleType, model: Any, between: bool) -> None:
+    """Such as the largest values of each row, which a C function finds with their places."""
+    from tvm import relax, tirx  # noqa: PLC0415
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, tirx.Var("rows", "int64"), 16), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            found = builder.emit(relax.op.topk(x, 4, axis=2))
+            values = builder.emit(relax.TupleGetItem(found, 0))
+            if between:
+                values = builder.emit(relax.op.exp(values))
+            last = builder.emit_output(builder.emit_te(model.last_row, values))
+        builder.emit_func_output(last)
+    before = relax.transform.LegalizeOps()(builder.get())
+    numbers = np.random.default_rng(2).standard_normal((1, 5, 16)).astype("float32")
+    library = relax.build(chosen(model, before), model.LLVM)
+    found = relax.VirtualMachine(library, tvm.cpu())["main"](tvm.runtime.tensor(numbers))
+    want = np.sort(numbers[:, -1:])[..., :-5:-1]
+    np.testing.assert_allclose(found.numpy(), np.exp(want) if between else want, rtol=1e-6)
+
+
 def test_layers_in_a_files_blocks_work_on_rows(model: Any) -> None:
     configuration = load_pass("configuration")
     part = configuration.StoredPart("quants", model.WIDTH, 1)

@@ -114,8 +114,24 @@ def _plans(mod: IRModule, func: relax.Function, bindings: list[Any]) -> Iterator
                 del plan.inputs[var]
                 plan.moved.add(var)
                 plan.inputs |= dict.fromkeys(carriers)
+        _keep_tuples(plan, bindings)
         if plan.moved:
             yield plan
+
+
+def _keep_tuples(plan: _Plan, bindings: list[Any]) -> None:
+    """Choose rows of the parts of a tuple that does not move: a tuple has no rows."""
+    for whole in [var for var in plan.inputs if isinstance(var.ty, tvm.ir.TupleType)]:
+        del plan.inputs[whole]
+        parts = [
+            binding.var
+            for binding in bindings
+            if isinstance(binding.value, relax.TupleGetItem)
+            and binding.value.tuple_value.same_as(whole)
+            and binding.var in plan.moved
+        ]
+        plan.moved -= {*parts}
+        plan.inputs |= dict.fromkeys(parts)
 
 
 def _variables(expression: Any) -> list[Any]:
