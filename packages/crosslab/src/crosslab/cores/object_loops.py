@@ -104,11 +104,12 @@ def _loops(symbols: Symbols, start: int, words: dict[int, int]) -> Iterator[Loop
     addresses = list(words)
     segment = Segment(start, tuple(words.values()))
     kinds = dict(zip(addresses, segment.kinds(VTYPE_UNKNOWN), strict=True))
+    places = {at: place for place, at in enumerate(addresses)}
     ends = {at: target for at in addresses if (target := _target(at, words[at])) is not None}
     for end, begin in ends.items():
-        inside = [at for at in addresses if begin <= at <= end]
         if begin > end or begin not in words:
             continue
+        inside = addresses[places[begin] : places[end] + 1]
         if any(ends.get(at, end + 1) <= at for at in inside if at != end):
             continue
         if any(_calls(words[at]) for at in inside):
