@@ -112,6 +112,18 @@ def test_every_function_gets_the_promise_before_emission(
     assert not promised(host())
 
 
+@pytest.mark.parametrize(
+    ("steps", "what"),
+    [(("linaer",), "unknown linaer; the steps are: rows, "), (("linear", "-rows"), "not both")],
+)
+def test_steps_that_cannot_be_chosen_are_refused(
+    hooks: ModuleType, configure: Callable[..., None], steps: tuple[str, ...], what: str
+) -> None:
+    configure(steps=steps)
+    with pytest.raises(RuntimeError, match=what):
+        hooks.before_emission(host())
+
+
 def test_passes_without_a_step_need_no_overlay_of_tvm(
     hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ class Configuration:
     """Settings of the passes.
 
     Attributes:
-        steps: names of the steps that run, or ``-name`` for all steps but these; None: all.
+        steps: names of the steps that run, or only ``-name``: all steps but these; None: all.
         kernels: folder of compiled kernels, as ``crosslab kernels`` makes it; None: no kernels.
         require_tensorize: no tensorized block in prefill attention is an error.
         weights: "stored", or "tiles": the library reorders the weights that kernels read.

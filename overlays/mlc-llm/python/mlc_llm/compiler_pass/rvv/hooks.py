@@ -185,4 +185,9 @@ def _chosen_steps(configuration: Configuration) -> set[str]:
             f"{VARIABLE}: steps: unknown {', '.join(unknown)}; the steps are: {', '.join(steps)}"
         )
     left_out = {name[1:] for name in names if name.startswith("-")}
+    if left_out and len(left_out) < len({*names}):
+        raise RuntimeError(
+            f"{VARIABLE}: steps: {', '.join(names)}: name the steps that run, or those that do not "
+            "(-NAME), not both"
+        )
     return set(steps) - left_out if left_out else set(names)
