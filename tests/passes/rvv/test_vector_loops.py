@@ -253,6 +253,27 @@ def test_a_named_value_is_not_read_again_after_a_store(tvm: ModuleType, loops: M
     assert np.array_equal([one.numpy() for one in both], arrays[::-1])
 
 
+def test_blocks_may_have_one_name(tvm: ModuleType, loops: ModuleType) -> None:
+    from tvm.script import tirx as T  # noqa: N812, PLC0415
+
+    @T.prim_func(s_tir=True)
+    def twice(x: T.Buffer((2, 64), "float32"), y: T.Buffer((2, 64), "float32")) -> None:
+        between = T.sblock_alloc_buffer((2, 64), "float32")
+        for i, j in T.grid(2, 64):
+            with T.sblock("double"):
+                row, column = T.axis.remap("SS", [i, j])
+                between[row, column] = x[row, column] + x[row, column]
+        for i, j in T.grid(2, 64):
+            with T.sblock("double"):
+                row, column = T.axis.remap("SS", [i, j])
+                y[row, column] = between[row, column] + between[row, column]
+
+    after = loops.vectorize_function(twice, rvv256())
+    x = np.arange(128, dtype=np.float32).reshape(2, 64)
+    assert vectors_of(after)
+    assert np.array_equal(run(after, [x], x.shape), 4 * x)
+
+
 def test_rows_are_shared_among_threads(loops: ModuleType) -> None:
     after = loops.vectorize_function(legalized(swish_gate, (1, "rows", 128)), rvv256())
     assert after.script().count("T.parallel") == 1

@@ -10,6 +10,7 @@ functions become arithmetic (:mod:`elementary`). Loops that cannot be vectorized
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import tvm
@@ -93,9 +94,13 @@ def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     argument in many places, so that code would grow by a power with each such function.
     """
     names = {str(buffer.name) for buffer in func.body.block.alloc_buffers}
+    blocks = Counter(str(realize.block.name_hint) for realize in _blocks(func.body))
     schedule, done = s_tir.Schedule(func), 0
     inlined: list[Any] = []  # buffers that are computed with elementary functions
     for realize in _blocks(func.body):
+        # A schedule finds a block by its name.
+        if blocks[realize.block.name_hint] > 1 or not realize.block.writes:
+            continue
         out = realize.block.writes[0].buffer
         reads = [region.buffer for region in realize.block.reads]
         has_functions = _has_functions(realize.block) or any(
@@ -112,8 +117,8 @@ def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
             continue
         if has_functions and any(map(_has_functions, readers)):
             continue
+        block = schedule.get_sblock(realize.block.name_hint)
         try:
-            block = schedule.get_sblock(realize.block.name_hint)
             schedule.compute_inline(block)
             done += 1
         except s_tir.ScheduleError:
