@@ -442,6 +442,11 @@ def test_a_folder_says_its_stops_and_special_tokens(tmp_path: Path) -> None:
     assert loaded.chat_text([{"role": "user", "content": "x"}]).startswith("<|start|>user\nx")
     tokenizer.add_tokens(["None"])
     assert ChatTokenizer(tokenizer, {"eos_token": None}).stop_ids == ()
+    about = json.loads(tokenizer.to_str())  # ids with a gap
+    about["model"]["vocab"]["far"] = far = tokenizer.get_vocab_size() + 100
+    (tmp_path / "tokenizer.json").write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [far, far - 1]}))
+    assert ChatTokenizer.load(tmp_path).stop_ids[-1] == far
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(UserError, match="its chat template cannot be read: UnicodeDecodeError"):
         ChatTokenizer.load(tmp_path)

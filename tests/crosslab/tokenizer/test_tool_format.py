@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support import shared_builds, text_probe, tool_templates
 from support.models.published_tokenizers import published
+from tokenizers import AddedToken
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from crosslab.errors import LabError
 from crosslab.host.toolchain import Toolchain
@@ -54,6 +56,16 @@ FORMATS = {
 }
 
 
+# Command R's way: another marker than that of a plain answer, and numbers of the calls.
+ACTION = (
+    "{% for m in messages %}{% if m.tool_calls %}<|start_action|>["
+    "{% for call in m.tool_calls %}{{ ', ' if not loop.first }}"
+    '{"id": "NUMBER", "name": "{{ call.function.name }}", "parameters": '
+    "{{ call.function.arguments | tojson }}}{% endfor %}]<|end_action|>"
+    "{% else %}<|start_response|>{{ m.content }}{% endif %}<|end|>{% endfor %}"
+)
+
+
 def of_template(template: str) -> ChatTokenizer:
     tokenizer = text_probe.trained("qwen2")
     return ChatTokenizer(tokenizer.tokenizer, {**tokenizer.settings, "chat_template": template})
@@ -62,6 +74,34 @@ def of_template(template: str) -> ChatTokenizer:
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_is_read_from_its_template(name: str) -> None:
     assert tool_format(of_template(tool_templates.BY_NAME[name])) == FORMATS[name]
+
+
+@pytest.mark.parametrize(("number", "parallel"), [("{{ loop.index0 }}", False), ("0", True)])
+def test_a_format_begins_with_a_whole_marker(number: str, parallel: bool) -> None:
+    tokenizer = of_template(ACTION.replace("NUMBER", number))
+    names = ("<|start_action|>", "<|start_response|>", "<|end_action|>")
+    tokenizer.tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in names]
+    )
+    found = tool_format(tokenizer)
+    assert found == ToolFormat(
+        begin="<|start_action|>[",
+        open='{"id": "0", "name": "',
+        middle='", "parameters": ',
+        close="}",
+        id_length=0,
+        after_id="",
+        between=", " if parallel else "",
+        end="]<|end_action|>",
+        parallel=parallel,
+    )
+
+
+def test_the_result_of_a_tool_is_not_a_part_of_its_call() -> None:
+    """Without a stop token between them, the end of a call is unknown."""
+    unended = "{% if not m.tool_calls %}<|end|>\n{% endif %}{%- endfor"
+    template = tool_templates.HERMES.replace("<|end|>\n{%- endfor", unended)
+    assert unended in template and tool_format(of_template(template)) is None
 
 
 @pytest.mark.parametrize(
@@ -139,6 +179,34 @@ def check_all(tokenizer: ChatTokenizer, probe: list[str], folder: Path) -> int:
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_device_runs_templates_as_jinja(name: str, probe: list[str], tmp_path: Path) -> None:
     assert check_all(of_template(tool_templates.BY_NAME[name]), probe, tmp_path) >= 8
+
+
+TRANSFORMERS_TEMPLATES = {
+    # SmolLM3's and LFM2.5's tags.
+    "generation": "{% for m in messages %}{{ m.role }}{% if m.role == 'assistant' %}"
+    "{%- generation -%}{% set t = m.content | trim %}[{{ t }}]{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}\n{% endfor %}",
+    # GLM's, Kimi's and Command R's ways of writing JSON.
+    "tojson": "{% for tool in tools or [] %}{{ tool | tojson(ensure_ascii=False) }}"
+    "{{ tool | tojson(ensure_ascii=True, separators=(',', ':')) }}"
+    "{{ tool | tojson(indent=2) }}{% endfor %}{{ messages | tojson(separators=(', ', '= ')) }}",
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS_TEMPLATES)
+def test_templates_may_use_what_transformers_adds(
+    name: str, probe: list[str], tmp_path: Path
+) -> None:
+    tokenizer = of_template(TRANSFORMERS_TEMPLATES[name])
+    assert check_all(tokenizer, probe, tmp_path) == 2 * len(CONVERSATIONS)
+    for messages in CONVERSATIONS:
+        rendered, _ = render_jinja_template(
+            [messages],
+            tools=[TOOL],
+            chat_template=TRANSFORMERS_TEMPLATES[name],
+            add_generation_prompt=True,
+        )
+        assert tokenizer.chat_text(messages, [TOOL]) == rendered[0]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3_1"])

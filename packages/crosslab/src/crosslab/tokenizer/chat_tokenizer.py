@@ -11,7 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import (
     AddedToken,
@@ -279,13 +281,15 @@ def _content(value: Any) -> Any:
     return value["content"] if isinstance(value, dict) and "content" in value else value
 
 
-def _stops(folder: Path, size: int) -> tuple[int, ...]:
-    """Return the stop ids below ``size`` in ``generation_config.json`` and ``config.json``."""
+def _stops(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the stop ids in ``generation_config.json`` and ``config.json`` that are tokens."""
     stops: list[Any] = []
     for name in ("generation_config.json", "config.json"):
         ids = read_json_table(folder / name, optional=True).get("eos_token_id")
         stops += ids if isinstance(ids, list) else [ids]
-    return tuple(dict.fromkeys(n for n in stops if type(n) is int and 0 <= n < size))
+    # The library reads ids of 32 bits. Ids may have gaps, so that their number is not a bound.
+    ids = (n for n in stops if type(n) is int and 0 <= n < 2**32)
+    return tuple(dict.fromkeys(n for n in ids if tokenizer.id_to_token(n) is not None))
 
 
 def _with_channels(tokenizer: Tokenizer) -> Tokenizer:
@@ -301,9 +305,33 @@ def _raise(message: str) -> None:
     raise TemplateError(message)
 
 
-def _as_json(value: Any, indent: int | None = None) -> str:
+def _as_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """Convert a value to JSON as transformers' filter does; Jinja's own filter is for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+class _Generation(Extension):
+    """Transformers' tags around an answer, ``{% generation %}`` and ``{% endgeneration %}``."""
+
+    tags = {"generation"}  # noqa: RUF012 (as in Jinja's own extensions)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Return the content of the tags."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 def _now(form: str) -> str:
@@ -362,7 +390,7 @@ class ChatTokenizer:
             ) from error
         if _CHANNEL in str(settings.get("chat_template")):
             tokenizer = _with_channels(tokenizer)
-        return cls(tokenizer, settings, _stops(folder, tokenizer.get_vocab_size()))
+        return cls(tokenizer, settings, _stops(folder, tokenizer))
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -426,7 +454,9 @@ class ChatTokenizer:
     ) -> str:
         """Render messages; the template comes from a downloaded file, so it runs in a sandbox."""
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
         environment.filters["tojson"] = _as_json

@@ -14,6 +14,7 @@ FIRST, SECOND = "some_first_tool", "some_second_tool"
 KEY, VALUE = '"some_key"', '"some_value"'
 IDS = ("abcdefghi", "jklmnopqr")  # nine characters, as Mistral's templates require
 SAID = "Some plain answer"
+RESULT = "17"
 OTHER = {
     "type": "function",
     "function": {"name": "other", "description": "", "parameters": {"type": "object"}},
@@ -79,6 +80,10 @@ def tool_format(tokenizer: ChatTokenizer) -> ToolFormat | None:
     before = plain[: plain.index(SAID)]
     pairs = enumerate(zip(before, called, strict=False))
     start = next((at for at, (a, b) in pairs if a != b), min(len(before), len(called)))
+    start = _token_begin(tokenizer, called, start)
+    end = called[call.end : call.end + stop]
+    if RESULT in end:
+        return None  # the stop token is that of a later message
     tail = called[call.behind : call.end]
     close, _, after_id = tail.partition(IDS[0])
     head = called[call.begin : call.arguments]
@@ -92,7 +97,7 @@ def tool_format(tokenizer: ChatTokenizer) -> ToolFormat | None:
         id_length=len(IDS[0]) if IDS[0] in tail else 0,
         after_id=after_id,
         between=between or "",
-        end=called[call.end : call.end + stop],
+        end=end,
         parallel=between is not None,
     )
 
@@ -109,13 +114,13 @@ def _rendered(tokenizer: ChatTokenizer, names: Sequence[str]) -> str:
     ]
     answer = {"role": "assistant", "content": "", "tool_calls": calls}
     results = [
-        {"role": "tool", "name": name, "tool_call_id": IDS[number], "content": "17"}
+        {"role": "tool", "name": name, "tool_call_id": IDS[number], "content": RESULT}
         for number, name in enumerate(names)
     ]
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "What is it?"},
         *([answer, *results] if names else [{"role": "assistant", "content": SAID}]),
-        {"role": "assistant", "content": "It is 17."}
+        {"role": "assistant", "content": f"It is {RESULT}."}
         if names
         else {"role": "user", "content": "?"},
         *([{"role": "user", "content": "?"}] if names else []),
@@ -149,7 +154,24 @@ def _between(tokenizer: ChatTokenizer) -> str | None:
     first, second = _find(text, FIRST, IDS[0]), _find(text, SECOND, IDS[1])
     if first is None or second is None or second.begin < first.end:
         return None
+    frames = [
+        text[call.begin : call.arguments] + text[call.behind : call.end] for call in (first, second)
+    ]
+    if frames[0] != frames[1].replace(SECOND, FIRST).replace(IDS[1], IDS[0]):
+        return None  # such as a number of the call
     return text[first.end : second.begin]
+
+
+def _token_begin(tokenizer: ChatTokenizer, text: str, at: int) -> int:
+    """Return the begin of the added token in a text that an offset is inside of; else the offset.
+
+    Plain answers and calls may begin with two markers, such as ``<|START_RESPONSE|>`` and
+    ``<|START_ACTION|>``.
+    """
+    added = tokenizer.tokenizer.get_added_tokens_decoder().values()
+    sizes = ((token.content, len(token.content)) for token in added)
+    found = (text.find(name, max(0, at - size + 1), at + size - 1) for name, size in sizes)
+    return min((begin for begin in found if begin >= 0), default=at)
 
 
 def _first_stop(tokenizer: ChatTokenizer, text: str) -> int | None:
