@@ -270,8 +270,9 @@ OrderedJson Sequence(const std::vector<OrderedJson>& parts) {
   return {{"type", "sequence"}, {"elements", parts}};
 }
 
-OrderedJson JsonOf(const OrderedJson& schema, const std::string& where) {
-  const OrderedJson prepared = PreparedSchema(schema, where);
+OrderedJson JsonOf(const OrderedJson& schema, const std::string& where,
+                   const std::string& type = "") {
+  const OrderedJson prepared = PreparedSchema(schema, where, type);
   CheckSchema(prepared, where);  // XGrammar would not name the field
   return {{"type", "json_schema"}, {"json_schema", prepared}};
 }
@@ -279,7 +280,8 @@ OrderedJson JsonOf(const OrderedJson& schema, const std::string& where) {
 // A call of a tool as XGrammar's structural tags describe it.
 OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
   std::vector<OrderedJson> parts = {Constant(format.open + tool.name + format.middle),
-                                    JsonOf(tool.parameters, tool.where), Constant(format.close)};
+                                    JsonOf(tool.parameters, tool.where, "object"),
+                                    Constant(format.close)};
   if (format.id_length > 0) {
     const std::string pattern = "[a-zA-Z0-9]{" + std::to_string(format.id_length) + "}";
     parts.push_back({{"type", "regex"}, {"pattern", pattern}});

@@ -40,6 +40,8 @@ const Names kOfArrays = {"items", "prefixItems", "unevaluatedItems", "minItems",
 const Names kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
                           "multipleOf"};
 const Names kOfStrings = {"pattern", "minLength", "maxLength", "format"};
+const Names kCounts = {"minItems",      "maxItems",  "minProperties",
+                       "maxProperties", "minLength", "maxLength"};
 // XGrammar writes bounds as whole numbers of 64 bits, and with six digits after the point.
 constexpr double kLargestBound = 9007199254740992;  // 2^53: whole numbers below are exact
 constexpr double kLeastRange = 2e-6;
@@ -56,7 +58,8 @@ class SchemaPreparation {
  public:
   explicit SchemaPreparation(std::string where) : where_(std::move(where)) {}
 
-  OrderedJson Done(OrderedJson schema) {
+  OrderedJson Done(OrderedJson schema, const std::string& type) {
+    if (!type.empty()) Restrict(&schema, type);
     Visit(&schema, "", "");
     for (const auto& [place, target] : references_) {
       if (!visited_.contains(target)) Refuse(place + "/$ref", "does not point to a schema in it");
@@ -69,6 +72,16 @@ class SchemaPreparation {
   [[noreturn]] void Refuse(std::string place, const std::string& why) const {
     std::replace(place.begin(), place.end(), '/', '.');
     throw GrammarError(where_ + place, why);
+  }
+
+  // Permits values of one type alone, unless a keyword that stands alone says which they are.
+  void Restrict(OrderedJson* schema, const std::string& type) const {
+    if (*schema == true) *schema = OrderedJson::object();
+    const bool described = std::any_of(kAlone.begin(), kAlone.end(),
+                                       [&](auto name) { return schema->contains(name); });
+    if (!schema->is_object() || (described && !schema->contains("type"))) return;
+    if (schema->contains("type") && !Permits(*schema, type)) Refuse("/type", "must be " + type);
+    (*schema)["type"] = type;
   }
 
   // `type`: of a schema that names none; may be empty.
@@ -85,6 +98,15 @@ class SchemaPreparation {
       const bool nested = name == "$id" && !place.empty();
       if (kRefused.contains(name) || name == "uniqueItems" || nested) {
         Refuse(place + "/" + name, "cannot be expressed by this server's grammars");
+      }
+    }
+    if (schema->value("type", OrderedJson()) == OrderedJson::array()) {
+      Refuse(place + "/type", "must be a type, or a list of at least one");
+    }
+    for (const std::string_view name : kCounts) {
+      const OrderedJson count = schema->value(std::string(name), OrderedJson(0));
+      if (!count.is_number_integer() || count.get<int64_t>() < 0) {
+        Refuse(place + "/" + std::string(name), "must be a whole number of 0 or more");
       }
     }
     VisitParts(schema, place);
@@ -233,7 +255,17 @@ class SchemaPreparation {
       Refuse(place + "/enum", "has " + std::to_string((*schema)["enum"].size()) +
                                   " values; send at most " + std::to_string(kMostValues));
     }
+    if (listed && HasLargeNumber(schema->at(alone))) {
+      Refuse(place + "/" + std::string(alone), "has a whole number beyond 64 bits");
+    }
     if (listed && schema->contains("type")) KeepTyped(schema, alone, place);
+  }
+
+  // True if a value has a whole number that XGrammar, which has those of int64, would round.
+  static bool HasLargeNumber(const OrderedJson& value) {
+    if (value.is_structured()) return std::any_of(value.begin(), value.end(), HasLargeNumber);
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    return value.is_number_unsigned() && value.get<uint64_t>() > kMost;
   }
 
   // Of the values of enum or const, those of the type that stands beside them.
@@ -332,8 +364,8 @@ class SchemaPreparation {
 
 }  // namespace
 
-OrderedJson PreparedSchema(OrderedJson schema, const std::string& where) {
-  return SchemaPreparation(where).Done(std::move(schema));
+OrderedJson PreparedSchema(OrderedJson schema, const std::string& where, const std::string& type) {
+  return SchemaPreparation(where).Done(std::move(schema), type);
 }
 
 }  // namespace rvv_runner

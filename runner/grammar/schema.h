@@ -26,10 +26,12 @@ class ToolsError : public GrammarError {
   using GrammarError::GrammarError;
 };
 
-// Checks a JSON Schema, whose order of properties is that of an answer, and writes it so that XGrammar reads all of it. XGrammar ignores many
-// keywords, also beside others that it knows; each answer to the schema that is returned is valid
-// for the given one. Throws GrammarError with the path of a keyword that it cannot express. `where`
-// is the path of the schema itself.
-OrderedJson PreparedSchema(OrderedJson schema, const std::string& where);
+// Checks a JSON Schema, whose order of properties is that of an answer, and writes it so that
+// XGrammar reads all of it. XGrammar ignores many keywords, also beside others that it knows; each
+// answer to the schema that is returned is valid for the given one. Throws GrammarError with the
+// path of a keyword that it cannot express. `where` is the path of the schema itself; `type` is the
+// only type of its values, which it need not name, or empty.
+OrderedJson PreparedSchema(OrderedJson schema, const std::string& where,
+                           const std::string& type = "");
 
 }  // namespace rvv_runner

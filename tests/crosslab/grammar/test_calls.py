@@ -83,6 +83,31 @@ def test_an_answer_that_has_to_call_does(probe: Path, named: tuple[str, Path]) -
     assert {name for answer in only for name, _ in calls_of(answer)} == {"weather"}
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        True,
+        {"properties": {"a": {"type": "null"}}, "required": ["a"]},
+        {"additionalProperties": {"maxLength": 2}},
+        {"type": ["null", "object"], "maxProperties": 1},
+    ],
+)
+def test_arguments_are_an_object(
+    probe: Path, named: tuple[str, Path], parameters: dict[str, Any]
+) -> None:
+    """Also those of a tool whose schema permits other values."""
+    for answer in answers(probe, named[1], 8, most=1, tools={"f": parameters}):
+        assert answer["done"] and answer["fault"] == "", answer
+        ((_, arguments),) = calls_of(answer)
+        jsonschema.validate(arguments, {"type": "object", "allOf": [parameters]})
+
+
+def test_a_tool_without_objects_is_refused(probe: Path, named: tuple[str, Path]) -> None:
+    (answer,) = answers(probe, named[1], 1, tools={"f": {"type": "string"}})
+    assert answer["field"] == "tools.f.type"
+
+
 def test_a_call_that_is_cut_leaves_no_scraps(probe: Path, named: tuple[str, Path]) -> None:
     name, table = named
     for tokens in range(1, 24):

@@ -69,6 +69,7 @@ EXPRESSED: list[Any] = [
     {"oneOf": [{"type": "string", "maxLength": 3}, {"type": ["integer", "null"]}]},
     {"type": "number", "minimum": 3, "maximum": 3},
     {"enum": [1e300, 3], "type": "integer"},
+    {"enum": [2**63 - 1, -(2**63), {"a": [2**53 + 1]}]},
     {"type": "object", "propertyNames": {"minLength": 2, "maxLength": 3}},
     {"$defs": {"a b": {"type": "null"}}, "items": {"$ref": "#/$defs/a b"}, "maxItems": 1},
     {"$defs": {"é|x": {"type": "null"}}, "items": {"$ref": "#/$defs/é|x"}, "maxItems": 1},
@@ -139,6 +140,12 @@ REFUSED: list[tuple[Any, str]] = [
     ({"propertyNames": {"minLength": 2}, "additionalProperties": False}, ".propertyNames"),
     ({"type": "string", "pattern": "\\ud800"}, ".pattern"),
     ({"type": "string", "pattern": "[\\u{dfff}]"}, ".pattern"),
+    ({"type": "array", "minItems": -1}, ".minItems"),
+    ({"items": {"maxItems": 2**64 - 1}}, ".items.maxItems"),
+    ({"type": "string", "maxLength": 2.5}, ".maxLength"),
+    ({"type": []}, ".type"),
+    ({"const": 2**63}, ".const"),
+    ({"enum": ["a", {"a": [2**64 - 1]}]}, ".enum"),
 ]
 
 
