@@ -225,19 +225,15 @@ Fields TextFields() {
   return fields;
 }
 
-bool Named(const Json& body, const char* field) {
-  return body.contains(field) && !body[field].is_null();
-}
-
 // Checks that depend on several fields.
 void CheckTogether(const Json& body, const ApiRequest& request) {
-  if (Named(body, "max_tokens") && Named(body, "max_completion_tokens")) {
+  if (body.contains("max_tokens") && body.contains("max_completion_tokens")) {
     Refuse("max_tokens", "cannot be used beside max_completion_tokens, which means the same");
   }
-  if (Named(body, "stream_options") && !request.stream) {
+  if (body.contains("stream_options") && !request.stream) {
     Refuse("stream_options", "needs stream to be true");
   }
-  if (request.chat() && Named(body, "top_logprobs") && body.value("logprobs", Json()) != true) {
+  if (request.chat() && body.contains("top_logprobs") && body.value("logprobs", Json()) != true) {
     Refuse("top_logprobs", "needs logprobs to be true");
   }
   if (request.only_reads && !request.echo) {

@@ -68,12 +68,12 @@ OrderedJson ReadCall(const std::string& field, const Json& value) {
   }
   const Json& function = value["function"];
   const std::string place = field + ".function";
-  OrderedJson arguments = OrderedJson::object();
-  const std::string text =
-      function.contains("arguments") ? ReadText(place + ".arguments", function["arguments"]) : "{}";
+  std::string text = ReadText(place + ".arguments", function.value("arguments", Json("")));
+  if (text.empty()) text = "{}";  // as some clients write no arguments
+  OrderedJson arguments;
   try {
-    arguments =
-        OrderedJson(ParseJson(text, place + ".arguments", {.deepest = 32, .unique_names = true}));
+    // In their order: otherwise the prompt would differ from the answer that wrote the call.
+    arguments = ParseOrderedJson(text, place + ".arguments", {.deepest = 32});
   } catch (const InputError& error) {
     Refuse(place + ".arguments", std::string("must be JSON: ") + error.what());
   }
@@ -120,15 +120,24 @@ const FieldTable<ChatMessage>& MessageFields() {
         true},
        [](const FieldValue& at, ChatMessage* m) { (*m)["role"] = Role(at.name, at.value); }},
       {{"content", Support::kDiffers, ContentSchema(),
-        "a text, or parts; `null` beside `tool_calls`. A part is a `text`, or of the user's "
-        "messages to a model that reads pictures an `image_url`, whose `url` is a data URL in "
-        "base64 of a PNG or JPEG file; its `detail` is ignored. Sound and files are refused"},
+        "a text, or parts; an assistant's or a tool's message may lack it. A part is a `text`, or "
+        "of the user's messages to a model that reads pictures an `image_url`, whose `url` is a "
+        "data URL in base64 of a PNG or JPEG file; its `detail` is ignored. Sound and files are "
+        "refused"},
        [](const FieldValue& at, ChatMessage* m) { (*m)["content"] = Content(at.name, at.value); }},
       {{"tool_calls", Support::kWorks, ListOfRefs("ToolCall"), ""}, ReadCalls},
       Copied("tool_call_id", Support::kWorks, ""),
       Copied("name", Support::kDiffers, "only templates that read it show it to the model"),
-      Copied("reasoning_content", Support::kOwn,
-             "thoughts of an earlier answer, for templates that read them"),
+      {{"reasoning_content",
+        Support::kOwn,
+        {{"type", "string"}},
+        "thoughts of an earlier answer, for templates that read them"},
+       [](const FieldValue& at, ChatMessage* message) {
+         // Templates of gpt-oss and LFM2.5 read the second name.
+         for (const char* name : {"reasoning_content", "thinking"}) {
+           (*message)[name] = ReadText(at.name, at.value);
+         }
+       }},
   });
   return fields;
 }
@@ -148,8 +157,10 @@ OrderedJson ReadMessage(const std::string& field, const Json& value,
   if (message["content"].is_array() && message["role"] != "user") {
     Refuse(field + ".content", "must be text: only the user's messages have pictures");
   }
-  const Json calls = value.value("tool_calls", Json());
-  if (!value.contains("content") && !calls.is_array()) Refuse(field + ".content", "is missing");
+  // The template of gpt-oss refuses such thoughts beside a text.
+  if (message.contains("tool_calls") && message["content"] != "") message.erase("thinking");
+  const bool may_lack = message["role"] == "assistant" || message["role"] == "tool";
+  if (!value.contains("content") && !may_lack) Refuse(field + ".content", "is missing");
   return message;
 }
 

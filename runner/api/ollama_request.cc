@@ -39,7 +39,8 @@ void ReadOptions(const FieldValue& at, OllamaRequest* request) {
     const std::string place = at.name + "." + name;
     const auto* option = std::find_if(std::begin(kOptions), std::end(kOptions),
                                       [&](const Option& one) { return one.name == name; });
-    if (value.is_null()) continue;
+    // Ollama draws another seed for this one.
+    if (name == "seed" && value == -1) continue;
     if (option != std::end(kOptions)) {
       known.At(option->field).read({place, value, {}}, &request->api);
     } else if (name == "num_predict") {
@@ -74,14 +75,15 @@ OllamaField EmptyList(const char* name, const std::string& why) {
   return {{name, Support::kRefused, {{"type", "array"}, {"maxItems", 0}}, why}, read};
 }
 
-// A call as OpenAI's protocol has it: with its arguments as text.
-Json CallOf(const Json& call) {
-  Json written = call;
-  if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) return call;
-  Json& function = written["function"];
-  const Json arguments = function.value("arguments", Json::object());
-  if (arguments.is_object()) function["arguments"] = arguments.dump();
-  return written;
+// A call as OpenAI's protocol has it: with its arguments as text. `text`: the call with its names
+// in their order.
+Json CallOf(Json call, const OrderedJson& text) {
+  if (!call.is_object() || !call.value("function", Json()).is_object()) return call;
+  Json& function = call["function"];
+  if (function.value("arguments", Json()).is_object()) {
+    function["arguments"] = text.at("function").at("arguments").dump();
+  }
+  return call;
 }
 
 // The content of a message with pictures before its text.
@@ -97,8 +99,8 @@ OrderedJson Shown(const FieldValue& images, const std::string& text) {
   return parts;
 }
 
-// A message as OpenAI's protocol has it, without its pictures.
-Json MessageOf(const Json& message) {
+// A message as OpenAI's protocol has it, without its pictures. `text`: as of CallOf.
+Json MessageOf(const Json& message, const OrderedJson& text) {
   if (!message.is_object()) return message;
   Json written = message;
   const auto rename = [&](const char* from, const char* to) {
@@ -110,9 +112,10 @@ Json MessageOf(const Json& message) {
   rename("thinking", "reasoning_content");
   written.erase("images");
   if (written.value("tool_calls", Json()).is_array()) {
-    for (Json& call : written["tool_calls"]) call = CallOf(call);
+    Json& calls = written["tool_calls"];
+    for (size_t i = 0; i < calls.size(); ++i) calls[i] = CallOf(calls[i], text["tool_calls"][i]);
   }
-  if (!written.contains("content") || written["content"].is_null()) written["content"] = "";
+  if (!written.contains("content")) written["content"] = "";
   return written;
 }
 
@@ -120,8 +123,9 @@ void ReadOllamaMessages(const FieldValue& at, OllamaRequest* request) {
   request->only_loads = at.value.is_array() && at.value.empty();
   if (request->only_loads) return;
   Json messages = at.value;
+  const OrderedJson text = ParseOrderedJson(FieldText(at.body, at.name), at.name);
   for (size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
-    messages[i] = MessageOf(messages[i]);
+    messages[i] = MessageOf(messages[i], text[i]);
   }
   OrderedJson& read = request->api.chat_input.messages;
   read = ReadMessages(at.name, messages, &request->api.ignored);

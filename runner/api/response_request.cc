@@ -45,7 +45,9 @@ class Conversation {
       // Chat templates drop the thoughts of earlier answers.
       ignored_->push_back(field);
     } else {
-      Refuse(field + ".type", "must be message, function_call, function_call_output or reasoning");
+      Refuse(field + ".type",
+             "must be message, function_call, function_call_output or reasoning: " +
+                 std::string("no answer is stored; send whole items"));
     }
   }
 

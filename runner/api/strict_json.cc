@@ -5,6 +5,20 @@
 #include "input/errors.h"
 
 namespace rvv_runner {
+namespace {
+
+void DropNulls(Json* value) {
+  if (!value->is_structured()) return;
+  for (auto it = value->begin(); it != value->end();) {
+    if (value->is_object() && it->is_null()) {
+      it = value->erase(it);
+    } else {
+      DropNulls(&*it++);
+    }
+  }
+}
+
+}  // namespace
 
 Json ParseBody(std::string_view body) {
   Json table;
@@ -15,6 +29,7 @@ Json ParseBody(std::string_view body) {
     throw ApiError(400, error.what());
   }
   if (!table.is_object()) throw ApiError(400, "the body must be a JSON object");
+  DropNulls(&table);
   return table;
 }
 

@@ -2,6 +2,8 @@
 #include "input/json.h"
 
 #include <limits>
+#include <set>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,8 +33,15 @@ bool DeeperThan(int deepest, std::string_view text) {
 
 // Builds the value as the parser reports its parts. nlohmann's own callbacks are not used: after
 // each table it searches the values of the parent, which takes quadratic time.
-class Builder final : public nlohmann::json_sax<Json> {
+template <typename Value>
+class Builder final : public nlohmann::json_sax<Value> {
  public:
+  using typename nlohmann::json_sax<Value>::binary_t;
+  using typename nlohmann::json_sax<Value>::number_float_t;
+  using typename nlohmann::json_sax<Value>::number_integer_t;
+  using typename nlohmann::json_sax<Value>::number_unsigned_t;
+  using typename nlohmann::json_sax<Value>::string_t;
+
   Builder(const std::string& what, const JsonBounds& bounds) : what_(what), bounds_(bounds) {}
 
   bool null() override { return Add(nullptr); }
@@ -42,66 +51,93 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t value, const string_t&) override { return Add(value); }
   bool string(string_t& value) override { return Add(std::move(value)); }
   bool binary(binary_t&) override { return false; }  // JSON has none
-  bool start_object(size_t) override { return Open(Json::object()); }
-  bool start_array(size_t) override { return Open(Json::array()); }
+  bool start_object(size_t) override { return Open(Value::object()); }
+  bool start_array(size_t) override { return Open(Value::array()); }
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
     Count();
-    const auto [place, fresh] = open_.back()->emplace(name, nullptr);
-    if (!fresh && bounds_.unique_names) {
-      throw InputError(what_ + ": the field '" + name + "' appears twice");
+    auto& table = open_.back()->template get_ref<typename Value::object_t&>();
+    if constexpr (std::is_same_v<Value, Json>) {
+      const auto [place, fresh] = table.emplace(name, nullptr);
+      if (!fresh && bounds_.unique_names) Twice(name);
+      named_ = &place->second;
+    } else {
+      // The table itself would look at all of its names.
+      if (!names_.back().insert(name).second) Twice(name);
+      named_ = &table.emplace_back(name, nullptr).second;
     }
-    named_ = &*place;
     return true;
   }
 
-  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
     throw InputError(what_ + ": not JSON: " + error.what());
   }
 
-  Json Take() { return std::move(root_); }
+  Value Take() { return std::move(root_); }
 
  private:
+  [[noreturn]] void Twice(const std::string& name) const {
+    throw InputError(what_ + ": the field '" + name + "' appears twice");
+  }
+
   void Count() {
     if (++values_ <= bounds_.most_values) return;
     throw InputError(what_ + ": has more than " + std::to_string(bounds_.most_values) + " values");
   }
 
-  template <typename Value>
-  bool Add(Value&& value) {
-    Place(std::forward<Value>(value));
+  template <typename Part>
+  bool Add(Part&& part) {
+    Place(std::forward<Part>(part));
     return true;
   }
 
-  template <typename Value>
-  Json* Place(Value&& value) {
+  template <typename Part>
+  Value* Place(Part&& part) {
     Count();
-    if (open_.empty()) return &(root_ = std::forward<Value>(value));
-    Json& parent = *open_.back();
-    if (parent.is_array()) return &parent.emplace_back(std::forward<Value>(value));
-    return &(*named_ = std::forward<Value>(value));
+    if (open_.empty()) return &(root_ = std::forward<Part>(part));
+    Value& parent = *open_.back();
+    if (parent.is_array()) return &parent.emplace_back(std::forward<Part>(part));
+    return &(*named_ = std::forward<Part>(part));
   }
 
   // A parent takes no other value while one of its own is open, so the pointers stay good.
-  bool Open(Json container) {
+  bool Open(Value container) {
     open_.push_back(Place(std::move(container)));
+    if constexpr (!std::is_same_v<Value, Json>) names_.emplace_back();
     return true;
   }
 
   bool Close() {
     open_.pop_back();
+    if constexpr (!std::is_same_v<Value, Json>) names_.pop_back();
     return true;
   }
 
   const std::string& what_;
   const JsonBounds& bounds_;
   size_t values_ = 0;
-  Json root_;
-  std::vector<Json*> open_;  // the lists and tables around the next value
-  Json* named_ = nullptr;    // the value of the last name
+  Value root_;
+  std::vector<Value*> open_;                  // the lists and tables around the next value
+  std::vector<std::set<std::string>> names_;  // of each of them that keeps their order
+  Value* named_ = nullptr;                    // the value of the last name
 };
+
+template <typename Value>
+Value Parsed(std::string_view text, const std::string& what, const JsonBounds& bounds) {
+  if (const auto broken = FirstBroken(text)) {
+    throw InputError(what + ": byte " + std::to_string(*broken) + " is not UTF-8");
+  }
+  // The parser would skip a byte order mark, which RFC 8259 does not allow.
+  if (text.starts_with("\xEF\xBB\xBF")) throw InputError(what + ": starts with a byte order mark");
+  if (DeeperThan(bounds.deepest, text)) {
+    throw InputError(what + ": nested more than " + std::to_string(bounds.deepest) + " deep");
+  }
+  Builder<Value> builder(what, bounds);
+  Value::sax_parse(text.begin(), text.end(), &builder);
+  return builder.Take();
+}
 
 const Json& Wanted(bool found, const Json& value, const std::string& where, const char* kind) {
   if (!found) throw InputError(where + ": " + kind + " was expected");
@@ -111,17 +147,12 @@ const Json& Wanted(bool found, const Json& value, const std::string& where, cons
 }  // namespace
 
 Json ParseJson(std::string_view text, const std::string& what, const JsonBounds& bounds) {
-  if (const auto broken = FirstBroken(text)) {
-    throw InputError(what + ": byte " + std::to_string(*broken) + " is not UTF-8");
-  }
-  // The parser would skip a byte order mark, which RFC 8259 does not allow.
-  if (text.starts_with("\xEF\xBB\xBF")) throw InputError(what + ": starts with a byte order mark");
-  if (DeeperThan(bounds.deepest, text)) {
-    throw InputError(what + ": nested more than " + std::to_string(bounds.deepest) + " deep");
-  }
-  Builder builder(what, bounds);
-  Json::sax_parse(text.begin(), text.end(), &builder);
-  return builder.Take();
+  return Parsed<Json>(text, what, bounds);
+}
+
+OrderedJson ParseOrderedJson(std::string_view text, const std::string& what,
+                             const JsonBounds& bounds) {
+  return Parsed<OrderedJson>(text, what, bounds);
 }
 
 const Json& TableOf(const Json& value, const std::string& where) {

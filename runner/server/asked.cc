@@ -2,6 +2,8 @@
 #include "server/asked.h"
 
 #include <algorithm>
+#include <cctype>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -28,6 +30,34 @@ std::shared_ptr<const PreparedPicture> TakePicture(const Served& served, Ordered
     return std::make_shared<const PreparedPicture>(Prepare(DecodePicture(file), *served.pictures));
   } catch (const InputError& error) {
     Refuse(field, error.what());
+  }
+}
+
+// Gives calls, and their results, ids of the length that the model's template accepts, in place of
+// other ids, which are those of this server, of other models, or missing.
+void FitIds(size_t length, OrderedJson* messages) {
+  std::map<std::string, std::string> fitted;
+  std::vector<std::string> open;  // calls without a result
+  const auto fit = [&](const std::string& id) {
+    const bool plain = std::ranges::all_of(id, [](unsigned char c) { return std::isalnum(c); });
+    if (id.size() == length && plain) return id;
+    const std::string number = std::to_string(fitted.size());
+    const std::string zeros(length - std::min(length, number.size()), '0');
+    return fitted.try_emplace(id, zeros + number).first->second;
+  };
+  for (OrderedJson& message : *messages) {
+    if (message.contains("tool_calls")) {
+      open.clear();
+      for (OrderedJson& call : message["tool_calls"]) {
+        const std::string missing = "\n" + std::to_string(fitted.size());  // unlike a client's
+        call["id"] = open.emplace_back(fit(call.value("id", missing)));
+      }
+    } else if (message["role"] == "tool") {
+      const std::string next = open.empty() ? "" : open.front();
+      const std::string id = fit(message.value("tool_call_id", next));
+      message["tool_call_id"] = id;
+      std::erase(open, id);
+    }
   }
 }
 
@@ -88,6 +118,10 @@ std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form,
 
 Encoded EncodeShown(const Served& served, ChatInput conversation, const std::string& input,
                     size_t most, std::vector<PromptPicture>* pictures) {
+  const auto& calls = served.tokenizer->calls();
+  if (calls && calls->id_length > 0) {
+    FitIds(static_cast<size_t>(calls->id_length), &conversation.messages);
+  }
   std::vector<std::shared_ptr<const PreparedPicture>> shown;
   for (OrderedJson& message : conversation.messages) {
     if (!message["content"].is_array()) continue;

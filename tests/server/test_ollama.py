@@ -153,6 +153,12 @@ def test_what_changes_nothing_is_named(server: Served) -> None:
     assert reply.headers["X-Ignored-Fields"] == "options.num_ctx, draft"
 
 
+def test_a_seed_of_minus_one_is_another_each_time(server: Served) -> None:
+    asked = {"prompt": "a", "stream": False, "options": {**SIX, "seed": -1}}
+    reply = server.post("/api/generate", asked)
+    assert (reply.status, "X-Ignored-Fields" in reply.headers) == (200, False)
+
+
 def test_a_stream_ends_with_its_error(server: Served) -> None:
     # The scripted answer follows no grammar.
     asked = {"messages": MESSAGES, "options": SIX, "format": {"type": "integer"}}

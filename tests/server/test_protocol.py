@@ -414,6 +414,35 @@ def test_no_value_of_a_field_is_a_failure_of_the_server(
         assert reply.status < 500 or b"does not match its schema" in reply.body, (body, reply.body)
 
 
+# Values that are read from the text of the body.
+IN_TEXT = ("schema", "parameters", "arguments")
+
+
+def nulls(body: Any) -> Iterator[tuple[Any, Any]]:
+    """A body with each of its fields, at any depth, as null, and without that field."""
+    if isinstance(body, dict | list):
+        for key, value in list(body.items() if isinstance(body, dict) else enumerate(body)):
+            if isinstance(body, dict):
+                yield {**body, key: None}, {k: v for k, v in body.items() if k != key}
+            for changes in () if key in IN_TEXT else nulls(value):
+                one, other = body.copy(), body.copy()
+                one[key], other[key] = changes
+                yield one, other
+
+
+@pytest.mark.parametrize(("path", "seed"), BODIES)
+def test_null_is_the_same_as_no_field(server: Served, path: str, seed: str) -> None:
+    def told(body: Any) -> tuple[int, Any]:
+        reply = server.post(path, body)
+        if reply.status < 400:
+            return reply.status, None
+        error = reply.json()["error"]
+        return reply.status, error.split(":")[0] if isinstance(error, str) else error["param"]
+
+    for null, absent in nulls(json.loads((CORPUS / seed).read_text())):
+        assert told(null) == told(absent), null
+
+
 def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
     good = json.dumps(ASKED)
     for body, message in (

@@ -22,6 +22,7 @@
 
 #include "api/answer_check.h"
 #include "api/api_request.h"
+#include "api/conversation.h"
 #include "grammar/pattern.h"
 #include "grammar/schema.h"
 #include "grammar/validator.h"
@@ -88,6 +89,27 @@ void JsonText() {
   Check(Refuses([] { ParseJson(std::string(100, '['), "it", {.deepest = 8}); }), "nested lists");
   const JsonBounds unique{.unique_names = true};
   Check(Refuses([&] { ParseJson(R"({"a": 1, "a": 2})", "it", unique); }), "a name twice");
+  const std::string ordered = R"({"b":[{"d":1,"c":[]},2.5],"a":{"z":null,"b":true}})";
+  Check(ParseOrderedJson(ordered, "it").dump() == ordered, "the order of fields");
+  Check(Refuses([] { ParseOrderedJson(R"([{"a": 1}, {"b": 2, "b": 3}])", "it"); }), "a name twice");
+}
+
+void EarlierCalls() {
+  std::vector<std::string> ignored;
+  const auto messages = ReadMessages("messages", Json::parse(R"([{"role": "assistant",
+      "reasoning_content": "so", "tool_calls": [{"function": {"name": "f",
+      "arguments": "{\"town\": {\"y\": 1, \"x\": 2}, \"days\": 3}"}}]}])"),
+                                     &ignored);
+  Check(messages[0]["tool_calls"][0]["function"]["arguments"].dump() ==
+            R"({"town":{"y":1,"x":2},"days":3})",
+        "arguments in the order of the model");
+  Check(messages[0]["thinking"] == "so" && messages[0]["reasoning_content"] == "so",
+        "thoughts by both names");
+  const auto said = ReadMessages("messages", Json::parse(R"([{"role": "assistant", "content": "a",
+      "reasoning_content": "so", "tool_calls": [{"function": {"name": "f"}}]}])"),
+                                 &ignored);
+  Check(!said[0].contains("thinking") && said[0]["reasoning_content"] == "so",
+        "thoughts beside a text and a call");
 }
 
 void Characters() {
@@ -359,6 +381,7 @@ const std::map<std::string, void (*)()> kChecks = {
     {"utf8", Utf8},
     {"md5", Digest},
     {"json", JsonText},
+    {"earlier-calls", EarlierCalls},
     {"unicode", Characters},
     {"schema", Schemas},
     {"answers", Answers},
