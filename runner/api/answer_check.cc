@@ -16,12 +16,12 @@ AnswerCheck::AnswerCheck(const Form& form, const ToolFormat* format, Thoughts th
 
 void AnswerCheck::Next(size_t answer, std::string_view text) {
   Answer& one = answers_[answer];
-  if (whole_) one.text += text;
-  if (!of_tools_.empty()) Collect(one.parts.Next(text), &one);
+  Collect(one.parts.Next(text), &one);
 }
 
 void AnswerCheck::Collect(const std::vector<AnswerPart>& parts, Answer* answer) const {
   for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::kText) answer->text += part.text;
     if (part.kind == AnswerPart::Kind::kCall) answer->calls.push_back({part.text, ""});
     if (part.kind == AnswerPart::Kind::kArguments) answer->calls.back().arguments += part.text;
   }
@@ -29,7 +29,7 @@ void AnswerCheck::Collect(const std::vector<AnswerPart>& parts, Answer* answer) 
 
 std::string AnswerCheck::Fault(size_t answer) {
   Answer& one = answers_[answer];
-  if (!of_tools_.empty()) Collect(one.parts.Finish(), &one);
+  Collect(one.parts.Finish(), &one);
   if (whole_ && one.calls.empty()) return whole_->Fault(one.text);
   if (must_call_ && one.calls.empty()) return "it calls no tool";
   for (const Call& call : one.calls) {

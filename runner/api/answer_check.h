@@ -32,7 +32,7 @@ class AnswerCheck {
   };
   struct Answer {
     AnswerParts parts;
-    std::string text;  // of the whole answer, where it has to match
+    std::string text;
     std::vector<Call> calls;
   };
 

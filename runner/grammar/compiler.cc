@@ -280,8 +280,8 @@ OrderedJson JsonOf(const OrderedJson& schema, const std::string& where,
 // A call of a tool as XGrammar's structural tags describe it.
 OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
   std::vector<OrderedJson> parts = {Constant(format.open + tool.name + format.middle),
-                                    JsonOf(tool.parameters, tool.where, "object"),
-                                    Constant(format.close)};
+                                    JsonOf(tool.parameters, tool.where, "object")};
+  if (!format.close.empty()) parts.push_back(Constant(format.close));
   if (format.id_length > 0) {
     const std::string pattern = "[a-zA-Z0-9]{" + std::to_string(format.id_length) + "}";
     parts.push_back({{"type", "regex"}, {"pattern", pattern}});
@@ -338,12 +338,15 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>&
   }
   const ToolFormat& format = *tokenizer_.calls();
   OrderedJson form = CallsOf(tools, format, format.parallel ? most : 1);
+  const bool channels = otherwise.thoughts == Thoughts::kChannels;
   if (otherwise.schema != nullptr) {
-    if (format.begin.empty()) {
+    if (format.begin.empty() && !channels) {
       throw ToolsError("tools", "cannot be called by this model beside a format of its answer: " +
                                     std::string("its calls begin as JSON does"));
     }
-    form = {{"type", "or"}, {"elements", {form, JsonOf(*otherwise.schema, otherwise.where)}}};
+    OrderedJson other = JsonOf(*otherwise.schema, otherwise.where);
+    if (channels) other = Sequence({Constant(std::string(kFinal)), other});
+    form = {{"type", "or"}, {"elements", {form, other}}};
   }
   const std::string tag = OrderedJson{{"type", "structural_tag"}, {"format", form}}.dump();
   const auto& table = Ready();
@@ -351,7 +354,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>&
     auto made = std::make_shared<Compiled>(table, table->compiler().CompileStructuralTag(tag));
     if (otherwise.any_text) {
       made->trigger = format.trigger();
-      made->at_once = format.begin.empty();
+      made->at_once = format.begin.empty() && !channels;
       made->thoughts = otherwise.thoughts;
     }
     return made;

@@ -146,12 +146,20 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
   Asked asked;
   asked.api = std::move(request);
   ApiRequest& api = asked.api;
-  const std::vector<Prompt> prompts = PromptsOf(served, &asked);
+  std::vector<Prompt> prompts = PromptsOf(served, &asked);
   const bool continues = !api.chat() || api.chat_input.continues();
   api.chat_input = {};
   api.prompts = std::vector<ApiPrompt>(prompts.size());
-  // Such an answer has to match from its first token.
-  if (api.form.must_call || api.form.schema) asked.thoughts = Thoughts::kNone;
+  const bool matches = api.form.must_call || api.form.schema;
+  const bool channels = asked.thoughts == Thoughts::kChannels;
+  if (matches && channels && api.form.tools.empty() && !continues) {
+    const auto header = served.tokenizer->Encode(kFinal).ids;
+    for (Prompt& prompt : prompts) {
+      prompt.tokens.insert(prompt.tokens.end(), header.begin(), header.end());
+    }
+  }
+  // Such an answer has to match from its first token, or from the header of a call.
+  if (matches && (!channels || api.form.tools.empty())) asked.thoughts = Thoughts::kNone;
   const auto grammar = GrammarOf(served, api.form, asked.thoughts);
   if (grammar) {
     const auto& calls = served.tokenizer->calls();

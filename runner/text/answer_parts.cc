@@ -125,8 +125,7 @@ bool AnswerParts::Open() {
 bool AnswerParts::Name() {
   const size_t found = held_.find(format_->middle);
   if (found == std::string::npos) return false;
-  ++calls_;
-  told_.push_back({AnswerPart::Kind::kCall, held_.substr(0, found)});
+  TellCall(held_.substr(0, found));
   held_.erase(0, found + format_->middle.size());
   state_ = State::kArguments;
   depth_ = 0;
@@ -166,8 +165,10 @@ bool AnswerParts::Close() {
 }
 
 bool AnswerParts::Header() {
-  if (!Begins(held_, kChannel) && !Begins(held_, kStart)) {
-    const bool open = Begins(kChannel, held_) || Begins(kStart, held_);
+  constexpr std::string_view kBegins[] = {kChannel, kStart, kCallee};
+  const auto some = [&](const auto& matches) { return std::ranges::any_of(kBegins, matches); };
+  if (!some([&](std::string_view begin) { return Begins(held_, begin); })) {
+    const bool open = some([&](std::string_view begin) { return Begins(begin, held_); });
     if (open && !finished_) return false;
     // Text without a message is the answer.
     state_ = State::kBehindThought;
@@ -175,8 +176,15 @@ bool AnswerParts::Header() {
   }
   const size_t found = held_.find(kMessage);
   if (found == std::string::npos) return false;
-  const bool thought = std::string_view(held_).substr(0, found).ends_with(kThoughtChannel);
+  const std::string header = held_.substr(0, found);
+  const bool thought = header.ends_with(kThoughtChannel);
   of_message_ = thought ? AnswerPart::Kind::kThought : AnswerPart::Kind::kText;
+  const size_t callee = header.find(kCallee);
+  if (format_ != nullptr && callee != std::string::npos) {
+    const std::string name = header.substr(callee + kCallee.size());
+    TellCall(name.substr(0, name.find_first_of(" <")));
+    of_message_ = AnswerPart::Kind::kArguments;
+  }
   held_.erase(0, found + kMessage.size());
   state_ = State::kMessage;
   return true;
@@ -193,6 +201,11 @@ bool AnswerParts::UpTo(AnswerPart::Kind kind, std::string_view marker, State nex
   held_.erase(0, marker.size());
   state_ = next;
   return true;
+}
+
+void AnswerParts::TellCall(const std::string& name) {
+  ++calls_;
+  told_.push_back({AnswerPart::Kind::kCall, name});
 }
 
 void AnswerParts::Tell(AnswerPart::Kind kind, size_t bytes) {

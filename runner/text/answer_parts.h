@@ -63,6 +63,7 @@ class AnswerParts {
   // Tells `kind` up to `marker`, and goes on with `next` behind it.
   bool UpTo(AnswerPart::Kind kind, std::string_view marker, State next);
   void Tell(AnswerPart::Kind kind, size_t bytes);
+  void TellCall(const std::string& name);
 
   const ToolFormat* format_;
   State state_;

@@ -33,13 +33,16 @@ ChatInput ChatInputOf(std::span<const Message> messages);
 // The marks of what a model writes before its answer.
 inline constexpr std::string_view kThink = "<think>";
 inline constexpr std::string_view kThinkEnd = "</think>";
-// Those of an answer in messages: <|channel|>NAME<|message|>TEXT<|end|>, and the next one begins with
-// <|start|>assistant. The thoughts are in the channel `analysis` (gpt-oss).
+// Those of an answer in messages: <|channel|>NAME<|message|>TEXT<|end|>, and the next one begins
+// with <|start|>assistant. The thoughts are in the channel `analysis`, the answer in `final`. A
+// message that calls a tool has its name before or behind the channel (gpt-oss).
 inline constexpr std::string_view kStart = "<|start|>";
 inline constexpr std::string_view kChannel = "<|channel|>";
 inline constexpr std::string_view kMessage = "<|message|>";
 inline constexpr std::string_view kMessageEnd = "<|end|>";
 inline constexpr std::string_view kThoughtChannel = "<|channel|>analysis";
+inline constexpr std::string_view kFinal = "<|channel|>final<|message|>";
+inline constexpr std::string_view kCallee = " to=functions.";
 
 // The thoughts of an answer.
 enum class Thoughts {

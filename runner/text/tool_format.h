@@ -15,7 +15,7 @@ struct ToolFormat {
   std::string begin;  // may be empty
   std::string open;
   std::string middle;
-  std::string close;
+  std::string close;  // may be empty
   int64_t id_length = 0;
   std::string after_id;
   std::string between;

@@ -47,4 +47,17 @@ MISTRAL = (
     "{%- else %} {{ m.content }}<|end|>{% endif %}"
     "{%- endfor %}"
 )
-BY_NAME = {"hermes": HERMES, "llama3": LLAMA3, "mistral": MISTRAL}
+# gpt-oss's: a message to the tool, in a channel.
+CHANNELS = (
+    "{%- for tool in tools or [] %}{{ tool.function.name }}\n{% endfor %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'tool' %}<|start|>functions to=assistant<|channel|>commentary<|message|>"
+    "{{ m.content }}<|end|>"
+    "{%- elif m.tool_calls %}<|start|>assistant to=functions.{{ m.tool_calls[0].function.name }}"
+    "<|channel|>commentary json<|message|>{{ m.tool_calls[0].function.arguments | tojson }}<|call|>"
+    "{%- else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+CHANNEL_MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>")
+BY_NAME = {"hermes": HERMES, "llama3": LLAMA3, "mistral": MISTRAL, "channels": CHANNELS}

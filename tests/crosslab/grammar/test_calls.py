@@ -136,6 +136,42 @@ def test_a_thought_calls_nothing(probe: Path, named: tuple[str, Path], begun: bo
         assert "".join(text for kind, text in answer["parts"] if kind == THOUGHT) == thought
 
 
+FINAL = "<|channel|>final<|message|>"
+ANALYSIS = "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
+
+
+@pytest.fixture
+def channels(tmp_path: Path) -> Path:
+    plain = text_probe.trained("qwen2")
+    markers = tool_templates.CHANNEL_MARKERS
+    plain.tokenizer.add_tokens([AddedToken(m, special=False, normalized=False) for m in markers])
+    settings = {**plain.settings, "chat_template": tool_templates.CHANNELS}
+    table = tmp_path / "tokenizer.bin"
+    table.write_bytes(pack(ChatTokenizer(plain.tokenizer, settings)))
+    return table
+
+
+def test_calls_in_channels(probe: Path, channels: Path) -> None:
+    begin = "<|channel|>commentary to=functions."
+    for answer in answers(probe, channels, 10):
+        assert check(answer) == 1 and answer["text"].startswith(begin)
+    for answer in answers(probe, channels, 5, text=ANALYSIS + begin):
+        assert check(answer) == 1
+        assert "".join(text for kind, text in answer["parts"] if kind == THOUGHT) == "so"
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    given = answers(probe, channels, 20, schema=schema)
+    called = [answer for answer in given if calls_of(answer)]
+    assert 0 < len(called) < len(given)
+    for answer in given:
+        if answer in called:
+            check(answer)
+        else:
+            assert answer["done"] and answer["fault"] == ""
+            assert answer["text"].startswith(FINAL)
+            said = "".join(text for kind, text in answer["parts"] if kind == TEXT)
+            jsonschema.validate(json.loads(said), schema)
+
+
 @pytest.mark.parametrize("text", ["<tool_call> it", 'so {"name": "x"}', "a [TOOL", "<think>a"])
 def test_other_texts_call_nothing(probe: Path, named: tuple[str, Path], text: str) -> None:
     (answer,) = answers(probe, named[1], 1, text=text, most=1)

@@ -53,6 +53,17 @@ FORMATS = {
         end="]",
         parallel=True,
     ),
+    "channels": ToolFormat(
+        begin="",
+        open="<|channel|>commentary to=functions.",
+        middle=" <|constrain|>json<|message|>",
+        close="",
+        id_length=0,
+        after_id="",
+        between="",
+        end="",
+        parallel=False,
+    ),
 }
 
 

@@ -70,7 +70,9 @@ OrderedJson Calls(GrammarCompiler* compiler, const Tokenizer& tokenizer, const O
   const bool has_schema = asked.contains("schema") && !asked["schema"].is_null();
   if (has_schema) form.schema = asked["schema"];
   form.must_call = !free && !has_schema;
-  const auto thoughts = asked.value("begun", false) ? Thoughts::kBegun : Thoughts::kMay;
+  const auto thoughts = tokenizer.chat().has_channels() ? Thoughts::kChannels
+                        : asked.value("begun", false)   ? Thoughts::kBegun
+                                                        : Thoughts::kMay;
   GrammarCompiler::Otherwise otherwise{free, has_schema ? &asked["schema"] : nullptr, "schema",
                                        thoughts};
   const auto grammar = compiler->OfCalls(tools, asked["most"], otherwise);

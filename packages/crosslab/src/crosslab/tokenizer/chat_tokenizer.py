@@ -60,7 +60,7 @@ _ENDS_TURN = frozenset(
 )
 # Markers of an answer that is messages in channels (gpt-oss), as in runner/text/chat.h.
 _CHANNEL = "<|channel|>"
-_CHANNEL_MARKERS = ("<|start|>", _CHANNEL, "<|message|>", "<|end|>")
+_CHANNEL_MARKERS = ("<|start|>", _CHANNEL, "<|message|>", "<|end|>", "<|constrain|>")
 # A model with these tokens also ends other messages than its last one with <|end|> (gpt-oss).
 _HARMONY = ("<|return|>", "<|call|>")
 

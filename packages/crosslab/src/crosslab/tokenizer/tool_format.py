@@ -32,7 +32,7 @@ class ToolFormat:
         begin: text before the first call; may be empty.
         open: text before the name.
         middle: text between the name and the arguments.
-        close: text after the arguments.
+        close: text after the arguments; may be empty.
         id_length: characters of the call's id after ``close``; 0: calls have no id.
         after_id: text after the id.
         between: text between two calls.
@@ -55,6 +55,22 @@ class ToolFormat:
         return asdict(self)
 
 
+# gpt-oss: a call is a message to the tool. Its template writes the tool before the channel; the
+# model itself writes it behind.
+_TO = "to=functions."
+_IN_CHANNELS = ToolFormat(
+    begin="",
+    open=f"<|channel|>commentary {_TO}",
+    middle=" <|constrain|>json<|message|>",
+    close="",
+    id_length=0,
+    after_id="",
+    between="",
+    end="",
+    parallel=False,
+)
+
+
 @dataclass(frozen=True)
 class _Call:
     """Offsets of a tool call and of its arguments in a text."""
@@ -73,6 +89,8 @@ def tool_format(tokenizer: ChatTokenizer) -> ToolFormat | None:
         called = _rendered(tokenizer, [FIRST])
     except LabError:
         return None
+    if _TO + FIRST in called:
+        return _IN_CHANNELS
     call = _find(called, FIRST, IDS[0])
     stop = _first_stop(tokenizer, call.text[call.end :]) if call else None
     if call is None or stop is None or SAID not in plain:
