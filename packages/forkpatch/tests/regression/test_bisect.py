@@ -64,6 +64,19 @@ def test_a_command_that_no_patch_breaks(series: ForkLab, command: str, said: str
     assert len(done.out.splitlines()) == (2 if command == "true" else 3)
 
 
+@pytest.mark.parametrize("words", [["sh", "-"], ["--", "sh", "-"], ["--", "sh", "-", "--"]])
+def test_the_command_gets_its_own_separators(lab: ForkLab, words: list[str]) -> None:
+    lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
+    (lab.root / "log").mkdir()
+    script = lab.root / "script"
+    script.write_text(f'#!/bin/sh\nprintf "%s." "$@" >{lab.root}/log/said\n')
+    script.chmod(0o755)
+    given = [str(script) if word == "sh" else word for word in words]
+    lab.run("bisect", "calc", *given, "--", "b", "--")
+    expected = [*words[words.index("sh") + 1 :], "--", "b", "--"]
+    assert (lab.root / "log/said").read_text() == "".join(f"{word}." for word in expected)
+
+
 def test_other_upstreams_are_there_too_and_a_program_that_is_not(lab: ForkLab) -> None:
     lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
     done = lab.run("bisect", "calc", "--", "no-such-program", "--flag")

@@ -54,8 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     modules = tuple(name for name, verbs in _VERBS.items() if typed in verbs) or tuple(_VERBS)
     words, more = _cut(words) if typed == "bisect" else (words, ())
     options = _parser(modules).parse_args(words)
-    if more:
-        options.command += more
+    if typed == "bisect" and "--" in words:
+        # argparse removed the first one, too: it is the command's own after a word of the command.
+        last = words[words.index("--") + 1 :]
+        begun = options.command[: len(options.command) - len(last)]
+        options.command = [*begun, *(["--"] if begun else []), *last, *more]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may be invalid text
             stream.reconfigure(errors="backslashreplace")
