@@ -128,6 +128,32 @@ def test_middle_function_moved_away_is_an_honest_conflict(one: ForkLab) -> None:
     assert files[CORE_PATH] == rest
 
 
+@pytest.mark.parametrize("what", ["repository", "overlay"])
+def test_resolution_that_cannot_be_a_patch_is_refused_and_can_be_corrected(
+    one: ForkLab, what: str
+) -> None:
+    upstream_moves(one, {CORE_PATH: core(sub="c - a")})
+    if what == "overlay":
+        one.overlays.mkdir(parents=True)
+        (one.overlays / "mine.py").write_text("A = 1\n")
+    assert one.run("rebase", "calc", "2.0").code == 1
+    tree = one.root / ".work/rebase/calc/tree"
+    (tree / CORE_PATH).write_bytes(core(sub="c - b - a"))
+    mine = tree / "mine.py"
+    if what == "repository":
+        git(tree, "init", "-q", str(mine))
+        git(mine, "commit", "-q", "--allow-empty", "-m", "Begin")
+    else:
+        mine.write_text("A = 2\n")
+    done = one.run("rebase", "calc", "--continue")
+    assert done.code == 2 and "turn.patch: the resolution cannot be a patch" in done.err
+    assert ("submodule" if what == "repository" else "mine.py") in done.err
+    assert not (one.root / "patches/calc/resolutions").exists()
+    shutil.rmtree(mine) if mine.is_dir() else mine.unlink()
+    one.ok("rebase", "calc", "--continue")
+    assert new_tree(one)[CORE_PATH] == core(sub="c - b - a")
+
+
 def test_resolution_by_hand_in_another_function_is_refused(one: ForkLab) -> None:
     upstream_moves(one, {CORE_PATH: core(sub="a - b + 0")})
     assert one.run("rebase", "calc", "2.0").code == 1
@@ -464,16 +490,15 @@ def test_abort_takes_back_the_release_of_a_rebase_that_cannot_finish(
     git(one.repo.path, "tag", "v2.0")
     if is_pinned:
         one.ok("lock", "--add", "calc=2.0")
-    (one.overlays / "src").mkdir(parents=True)
-    (one.overlays / "src/new.c").write_text("int x;\n")
     before = (one.root / "VERSIONS.lock").read_bytes()
     assert one.run("rebase", "calc", "2.0").code == 1
     tree = one.root / ".work/rebase/calc/tree"
     (tree / CORE_PATH).write_bytes(core(sub="b - a - 0"))
-    (tree / "src/new.c").write_text("int y;\n")
+    (one.root / "patches/calc/2.0").mkdir()
+    (one.root / "patches/calc/2.0/series").write_text("# mine\n")
     for _ in range(2):  # the second one finds the release
         refused = one.run("rebase", "calc", "--continue")
-        assert refused.code == 2 and "new.c collides with the patch turn.patch" in refused.err
+        assert refused.code == 2 and "changed since the rebase began" in refused.err
     assert (one.root / "VERSIONS.lock").read_bytes() != before
     assert "everything is as before" in one.ok("rebase", "calc", "--abort").out
     assert (one.root / "VERSIONS.lock").read_bytes() == before

@@ -105,8 +105,9 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     warn(*(f"{step.patch}: {reason}" for reason in reasons))
     if tree := merge_by_syntax(rebase, step):
         trees = (step.original, rebase.plan.head, tree)
+        done = complete(stopped, tree, "merged by mergiraf")
         remember(rebase.merged, rebase.resolutions, step.patch, trees)
-        return complete(stopped, tree, "merged by mergiraf")
+        return done
     return stopped
 
 

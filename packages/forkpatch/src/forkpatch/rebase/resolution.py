@@ -32,6 +32,7 @@ from forkpatch.rebase.merging import merge_tree
 from forkpatch.rebase.plan import ConflictKind, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import remember
 from forkpatch.rebase.workspace import MERGED, Rebase, files_at
+from forkpatch.series.mailbox import planned
 from forkpatch.symbols.outline import MODULE, outline
 from forkpatch.symbols.text import DOCUMENTS
 
@@ -75,18 +76,31 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     if not accepted:
         _check_moved(rebase, step, tree)
         _check_symbols(rebase, step, tree)
+    done = complete(rebase, tree, f"accepted: {accepted}" if accepted else "resolved by hand")
     if all(item.kind is not ConflictKind.MISPLACED for item in rebase.plan.conflicts):
         trees = (step.original, head, tree)
         remember(rebase.merged, rebase.resolutions, step.patch, trees)
-    return complete(rebase, tree, f"accepted: {accepted}" if accepted else "resolved by hand")
+    return done
 
 
 def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
-    """Complete the step with conflicts by a tree in which the conflicts are resolved."""
+    """Complete the step with conflicts by a tree in which the conflicts are resolved.
+
+    Raises:
+        UserError: the series could not be written at the end of the rebase: the tree has what no
+            patch can hold, or a file that an overlay replaces.
+    """
     step = rebase.plan.pending[0]
     own = next(one.commit for one in rebase.old.steps() if one.patch.name == step.patch)
     resolved = replace(own, changes={}, tree=tree, parent=rebase.plan.head)
     (commit,) = write_commits(rebase.git, MERGED, [resolved], brief=True)
+    try:
+        planned(rebase.fork, rebase.new, rebase.exported(commit))
+    except ForkError as error:
+        raise UserError(
+            f"{step.patch}: the resolution cannot be a patch: {error.what}",
+            remedy=f"correct it in {rebase.tree}, then go on with --continue",
+        ) from error
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
     by_hand = _lines_by_hand(rebase, step.original, tree)
     plan = rebase.plan.completed(

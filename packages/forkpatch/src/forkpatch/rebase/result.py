@@ -15,7 +15,6 @@ from forkpatch.rebase.plan import Existing, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
 from forkpatch.series.mailbox import (
     Exported,
-    export_commits,
     planned,
     series_changes,
     write_series,
@@ -76,9 +75,7 @@ def finish(rebase: Rebase) -> RebaseReport:
         ForkError: the new series does not give the tree of the rebase.
     """
     fork, plan = rebase.fork, rebase.plan
-    commits = rebase.git.text("rev-list", "--reverse", f"{plan.base}..{plan.head}").split()
-    exported = export_commits(rebase.tree / ".git/objects", commits)
-    patches = settled(fork, plan, exported, rebase.old.patches)
+    patches = settled(fork, plan, rebase.exported(plan.head), rebase.old.patches)
     check_state(fork, plan, patches)
     tree = planned(fork, rebase.new, patches)
     old_record, new_record = rebase.record, record_of(fork, tree)

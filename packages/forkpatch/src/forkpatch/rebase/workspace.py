@@ -32,6 +32,7 @@ from forkpatch.rebase.plan import (
     write_plan,
 )
 from forkpatch.rebase.recorded import FOLDER
+from forkpatch.series.mailbox import Exported, export_commits
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.symbols.newbase import NewBase
 from forkpatch.tree.drift import known_record
@@ -121,6 +122,11 @@ class Rebase:
         """Write a new plan; return the rebase with that plan."""
         write_plan(self.folder, plan)
         return replace(self, plan=plan)
+
+    def exported(self, tip: str) -> tuple[Exported, ...]:
+        """Return the patch files of the commits on the new base up to ``tip``."""
+        commits = self.git.text("rev-list", "--reverse", f"{self.plan.base}..{tip}").split()
+        return export_commits(self.git.objects, commits)
 
     def reset(self, commit: str) -> None:
         """Check out ``commit``, and remove every other file."""
