@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from forklab import CORE, ForkLab, core, git, message
+from forklab import CORE, FILES, ForkLab, Link, core, git, message
 
 CORE_PATH = "python/calc/core.py"
 DRIFT = b"import os\n\n\n"
@@ -161,6 +161,70 @@ def test_change_that_would_land_in_another_function_is_a_conflict(
     detail = "misplaced: it changes minus now, and changed sub before"
     assert f"turn.patch: conflict: {CORE_PATH}: {detail}, and line 25 of" in done.out
     assert not list(tmp_path.glob("*out*"))
+
+
+RUN = FILES["src/run.c"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        pytest.param(
+            {"src/run.c": None, "src/go.c": RUN + b"/* ours */\n"},
+            {"src/go.c": b"int go;\n"},
+            "src/go.c is there already",
+            id="renamed to a new file of upstream's",
+        ),
+        pytest.param(
+            {"src/tools": b"ours\n"}, {"src/tools/a": b"a\n"}, "src/tools/a is there", id="folder"
+        ),
+        pytest.param(
+            {"src/tools/a": b"ours\n"}, {"src/tools": b"a\n"}, "src/tools is there", id="file"
+        ),
+        pytest.param({}, {"src/run.c": Link(b"../LICENSE")}, "src/run.c is a symbolic", id="mode"),
+    ],
+)
+def test_file_of_upstream_that_a_patch_would_replace_is_a_conflict(
+    lab: ForkLab,
+    tmp_path: Path,
+    ours: dict[str, bytes | None],
+    theirs: dict[str, bytes],
+    said: str,
+) -> None:
+    if not ours:
+        (lab.repo.path / "src/run.c").chmod(0o755)
+    lab.change("x.patch", ours)
+    git(lab.repo.path, "checkout", "-q", "-B", "next", "v1.0")
+    lab.repo.commit(theirs, "Next")
+    done = lab.run("submit", "calc", "--onto", "next", "--output", str(tmp_path / "out"))
+    assert done.code == 1 and "x.patch: conflict: " in done.out and said in done.out
+    assert not (tmp_path / "out").exists()
+    rows = lab.ok("probe", "calc", "--versions", "v1.0", "next", "--json", "-").json["rows"]
+    assert [row["outcome"] for row in rows] == ["applies", "conflict"]
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        {"LICENSE": Link(b"src/run.c")},
+        {"LICENSE": None, "LICENSE/free": b"free\n"},
+        {"src/link": None, "src/other": Link(b"run.c")},
+    ],
+)
+def test_patch_that_changes_the_kind_or_name_of_a_file_is_sent(
+    lab: ForkLab, ours: dict[str, bytes | None]
+) -> None:
+    lab.repo.commit({"src/link": Link(b"run.c")}, "Link")
+    git(lab.repo.path, "tag", "-f", "v1.0")
+    lab.locked(tag="")
+    lab.change("x.patch", ours)
+    lab.ok("apply")
+    wanted = git(lab.repo.path, "rev-parse", "HEAD^{tree}")
+    git(lab.repo.path, "checkout", "-q", "--detach", "v1.0")
+    lab.ok("submit", "calc", "--onto", "v1.0", "--branch", "next")
+    assert git(lab.repo.path, "rev-parse", "next^{tree}") == wanted
+    (row,) = lab.ok("probe", "calc", "--versions", "v1.0", "--json", "-").json["rows"]
+    assert row["outcome"] == "applies"
 
 
 def test_file_that_is_not_parsed_is_named(series: ForkLab, tmp_path: Path) -> None:

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import PurePosixPath
 
 from forkpatch.errors import SourceError, UserError
 from forkpatch.git.calls import Git
-from forkpatch.git.objects import Changes, TreeFile, list_tree, read_available
+from forkpatch.git.objects import TreeFile, list_tree, read_available
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
 from forkpatch.model.settings import checked_table
 from forkpatch.output import warn
 from forkpatch.pins.versions import series_of, tags_of, version_of
-from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_object_id
-from forkpatch.series.merge import MergeError, merged_file
+from forkpatch.safety import GITLINK_MODE, check_object_id
+from forkpatch.series.merge import MergeError, merged_patch
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
 from forkpatch.sources.repository import commit_of, refs_of
@@ -35,8 +36,8 @@ _SHORT = 12
 #: Type of each key's value in an upstream's table of the settings.
 _KEYS = {"from": str, "until": str, "wheels": list}
 
-#: Contents of a version's files: None for a missing file, no entry for one that a mirror lacks.
-Contents = Mapping[str, bytes | None]
+#: A version's files: None for a missing file, no entry for one that a mirror lacks.
+Contents = Mapping[str, TreeFile | None]
 
 
 class Fit(StrEnum):
@@ -280,9 +281,12 @@ class ProbedSeries:
     def __init__(self, fork: Fork, upstream: Upstream, options: SourceOptions) -> None:
         self.plan = fork.plan(upstream, options)
         self.record = record_of(fork, self.plan)
-        self.paths = frozenset({*self.plan.base, *(place.path for place in self.record.shadows)})
+        touched = {path for patch in self.plan.patches for path in patch.paths}
+        touched |= {place.path for place in self.record.shadows}
+        # Upstream may add a file where a patch makes a folder.
+        self.paths = frozenset(touched | _folders(touched) - _folders(self.plan.pristine.listed))
         self._steps = tuple(self.plan.steps())
-        self._known: dict[frozenset[tuple[str, bytes | None]], Fits] = {}
+        self._known: dict[frozenset[tuple[str, TreeFile | None]], Fits] = {}
 
     def contents(self, git: Git, commits: Iterable[str]) -> dict[str, Contents]:
         """Return, for each commit, the contents of :attr:`paths` as :data:`Contents` has them."""
@@ -291,12 +295,16 @@ class ProbedSeries:
             one: list_tree(git, one, *paths) if paths else {} for one in dict.fromkeys(commits)
         }
         ids = {  # a partial mirror has these, but not every file
-            commit: {path: oid for path, (mode, oid) in files.items() if mode != GITLINK_MODE}
+            commit: {path: entry for path, entry in files.items() if entry[0] != GITLINK_MODE}
             for commit, files in listed.items()
         }
-        blobs = read_available(git, (oid for files in ids.values() for oid in files.values()))
+        blobs = read_available(git, (oid for files in ids.values() for _, oid in files.values()))
         return {
-            commit: {path: data for path, oid in files.items() if (data := blobs[oid]) is not None}
+            commit: {
+                path: TreeFile(mode, data)
+                for path, (mode, oid) in files.items()
+                if (data := blobs[oid]) is not None
+            }
             | dict.fromkeys(paths - files.keys())
             for commit, files in ids.items()
         }
@@ -317,30 +325,31 @@ class ProbedSeries:
         self, step: PatchStep, contents: Contents, state: Contents
     ) -> tuple[Fit, str, Contents]:
         for path in step.patch.paths:
-            if path in self.plan.base and path not in contents:
+            if path not in contents:
                 return Fit.UNKNOWN, path, {}
 
-        def read(path: str) -> TreeFile | None:
-            data = state.get(path)
-            return TreeFile(FILE_MODES[0], data) if data is not None else None
+        def below(path: str) -> Iterator[str]:
+            return (other for other in state if other.startswith(f"{path}/"))
 
-        changes: Changes = {}
         try:
-            for diff in step.patch.files:
-                changes |= merged_file(diff, step, read)
+            changes = merged_patch(step, state.get, below)
         except MergeError as error:
             return Fit(error.obstacle), error.detail, {}
-        changed = {path: file.data if file else None for path, file in changes.items()}
-        if all(state.get(path) == data for path, data in changed.items()):
+        if all(state.get(path) == file for path, file in changes.items()):
             return Fit.UPSTREAM, "it changes nothing any more", {}
         drifted = self._drifted(step.patch, contents)
-        return Fit.CHANGED if drifted else Fit.APPLIES, drifted, changed
+        return Fit.CHANGED if drifted else Fit.APPLIES, drifted, changes
 
     def _drifted(self, patch: Patch, contents: Contents) -> str:
         """Return the first symbol of a patch that differs from the series' own base; or ""."""
         places = self.record.patches[patch.name].places
         drifted = (one for one in places if _drift(one, contents) not in ("", Drift.UNCHANGED))
         return next((f"{place.path}: {place.symbol}" for place in drifted), "")
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Return the folders that hold some files, but not the tree itself."""
+    return {str(folder) for path in paths for folder in [*PurePosixPath(path).parents][:-1]}
 
 
 def _mapped(
@@ -458,15 +467,15 @@ def _drift(place: SymbolPlace, contents: Contents) -> str:
     if place.path not in contents:
         return ""
     here = contents[place.path]
-    is_there = here is not None and outline(place.path, here).body(place.symbol) is not None
+    is_there = here is not None and outline(place.path, here.data).body(place.symbol) is not None
     files = {place.path: here} if is_there else contents
-    known = {path: outline(path, data) for path, data in files.items() if data is not None}
+    known = {path: outline(path, file.data) for path, file in files.items() if file is not None}
     return became(place, known)[0]
 
 
 def _wheel_contents(
     fork: Fork, upstream: Upstream, version: str, paths: Sequence[str], options: SourceOptions
-) -> dict[str, bytes | None]:
+) -> dict[str, TreeFile | None]:
     """Return files of a version's wheel, kept in the cache; raise UserError if unavailable."""
     versions = fork.lock.versions(upstream.name)
     pinned = versions.get(version)
@@ -489,4 +498,5 @@ def _wheel_contents(
                 raise UserError(f"the wheel {name} is not available: {error.what}") from error
             tree = fork.cache.store(wheel_files(like, like.wheel, path), "wheel", "")
         fork.cache.note(name, tree.tree)
-    return dict.fromkeys(paths) | tree.read(paths)
+    files = {path: TreeFile(tree.modes[path], data) for path, data in tree.read(paths).items()}
+    return dict.fromkeys(paths) | files

@@ -233,7 +233,8 @@ class Weave:
 
     def _check_mode(self, file: _FileWeave, diff: FileDiff, where: str) -> None:
         """Raise PatchError unless the file's kind, link or not, is the kind the patch states."""
-        stated = diff.old_mode or diff.mode
+        # A patch states no mode for a file that only gets another name.
+        stated = diff.old_mode or diff.mode or (None if diff.hunks else file.mode)
         link = SYMLINK_MODE in (file.mode, stated)
         if file.mode == GITLINK_MODE or (link and file.mode != stated):
             raise PatchError(f"{where}: {diff.old} has mode {file.mode}, the patch {stated}")
