@@ -291,7 +291,7 @@ def test_patch_files_changed_since_the_apply_are_not_written_over(two: ForkLab) 
     path.write_bytes(changed)
     done = two.run("export")
     assert done.code == 2
-    assert "changed since" in done.err and "export --force" in done.err
+    assert "changed since" in done.err and "export calc --force" in done.err
     assert path.read_bytes() == changed
     two.ok("export", "--force")
     assert b"b - a - 0" not in path.read_bytes()
@@ -376,6 +376,37 @@ def test_export_in_the_midst_of_a_git_operation_is_refused(lab: ForkLab) -> None
     assert {path.name: path.read_bytes() for path in lab.patches.iterdir()} == before
     git(lab.tree, "rebase", "--continue")
     assert "2 patches" in lab.ok("export", "calc").out
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("checkout -q --detach HEAD~1", "switch forkpatch"),
+        ("checkout -q -b topic HEAD~1", "switch forkpatch"),
+        ("bisect start HEAD HEAD~2", "bisect reset"),
+    ],
+)
+def test_patches_of_the_branch_that_is_not_checked_out_stay(
+    two: ForkLab, words: str, remedy: str
+) -> None:
+    before = content(two.patches)
+    git(two.tree, *words.split())
+    done = two.run("export")
+    assert done.code == 2 and f"git -C {two.tree} {remedy}" in done.err
+    assert "edited" in two.ok("status").out and two.run("apply").code == 2
+    assert content(two.patches) == before
+    git(two.tree, *remedy.split())
+    assert two.ok("export").out == "calc 1.0: 2 patches, unchanged\n"
+
+
+def test_commit_on_the_branch_that_is_not_checked_out_is_kept(two: ForkLab) -> None:
+    (two.tree / "LICENSE").write_text("mine\n")
+    git(two.tree, "commit", "-qam", message("License"))
+    git(two.tree, "checkout", "-q", "--detach", "HEAD~1")
+    assert "it has other commits than the series" in two.ok("status").out
+    assert two.run("apply").code == 2
+    git(two.tree, "switch", "-q", "-C", "forkpatch")
+    assert two.ok("export").out == "calc 1.0: 2 patches, unchanged\n"
 
 
 def test_export_for_another_tool_into_the_work_folder_is_refused(lab: ForkLab) -> None:

@@ -229,6 +229,24 @@ def test_work_done_in_the_tree_is_not_thrown_away_unasked(lab: ForkLab) -> None:
     assert edited.read_bytes() == CORE
 
 
+def test_advice_is_about_the_release_whose_tree_has_the_work(lab: ForkLab) -> None:
+    lab.edit_lock("[releases.r1]", '[releases.r2]\ncalc = "1.0"\n[releases.r1]')
+    tree = lab.root / ".work/r2/calc"
+    said = lab.run("export", "calc", "--release", "r2").err
+    assert "type: forkpatch edit calc --release r2" in said
+    assert "up to date: forkpatch apply --release r2\n" in lab.ok("status", "--release", "r2").out
+    for release in ("r1", "r2"):
+        lab.ok("apply", "--release", release)
+    (tree / "LICENSE").write_text("mine\n")
+    said = lab.run("apply", "--release", "r2").err
+    assert "forkpatch export calc --release r2" in said
+    assert "forkpatch apply --discard --release r2" in said
+    assert "forkpatch absorb calc --release r2" in lab.run("export", "--release", "r2").err
+    assert "forkpatch export calc --release r2\n" in lab.ok("status", "--release", "r2").out
+    (lab.tree / "LICENSE").write_text("mine\n")
+    assert "forkpatch apply --discard\n" in lab.run("apply").err
+
+
 def test_a_shallow_fetch_and_settings_of_the_tree_outlast_it(lab: ForkLab) -> None:
     for subject in ("older", "newer"):
         lab.repo.commit({"README.md": subject.encode()}, subject)

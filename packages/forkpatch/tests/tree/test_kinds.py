@@ -160,6 +160,9 @@ def test_builds_inside_the_tree_stay_and_do_not_refuse_an_apply(lab: ForkLab) ->
     assert (lab.tree / "src/run.o").read_bytes() == b"built"
     assert (lab.tree / "src/run.c").stat().st_mtime == 1_000_000_000
     assert (lab.tree / "python/calc/tail.py").stat().st_mtime > 1_000_000_000
+    (lab.tree / "LICENSE").unlink()
+    lab.ok("apply", "--discard")
+    assert (lab.tree / "LICENSE").is_file() and (lab.tree / "src/run.o").is_file()
     (lab.tree / "src/notes").write_text("work\n")
     lab.change("two.patch", {"python/calc/tail.py": b"X = 1\nY = 4"})
     assert "new file: src/notes" in lab.run("apply").err

@@ -46,7 +46,7 @@ def run_edit(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
         "change them with git:",
         f"  git -C {shlex.quote(str(applied.path))} rebase -i {OVERLAYS_REF}",
         "or add a commit; then write the series:",
-        f"  {typed(f'export {upstream.name}')}",
+        f"  {fork.command(f'export {upstream.name}', release)}",
     )
     if not knows_author(applied.path):
         config = f"git -C {shlex.quote(str(applied.path))} config"
@@ -197,7 +197,7 @@ def run_absorb(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
             "  git commit --fixup COMMIT, then git rebase -i --autosquash; or as a new patch",
         )
     else:
-        say(f"look at the commits, then type: {typed(f'export {upstream.name}')}")
+        say(f"look at the commits, then type: {fork.command(f'export {upstream.name}', release)}")
     return changes, 1 if left else 0
 
 
@@ -213,7 +213,7 @@ def run_split(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     say(
         "say in the messages what each part is for:",
         f"  git -C {shlex.quote(str(tree.folder))} rebase -i {OVERLAYS_REF}",
-        f"then write the series: {typed(f'export {upstream.name}')}",
+        f"then write the series: {fork.command(f'export {upstream.name}', release)}",
     )
     return parts, 0
 

@@ -146,10 +146,10 @@ def run_status(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     for tree in edited:
         open_changes = any(reason != OTHER_COMMITS for reason in tree.reasons)
         first = "commit the changes, then write" if open_changes else "write"
-        say(f"{first} the commits to the series: {typed(f'export {tree.name}')}")
+        say(f"{first} the commits to the series: {fork.command(f'export {tree.name}', release)}")
     states = (TreeState.STALE, TreeState.MISSING)
     if not edited and any(tree.state in states for tree in trees):
-        say(f"bring it up to date: {typed('apply')}")
+        say(f"bring it up to date: {fork.command('apply', release)}")
     for plan in under_way(fork.settings.work):
         about = f"a rebase of {plan.upstream} from {plan.old} to {plan.new} is under way"
         say(f"{about}: {typed(f'rebase {plan.upstream} --status')}")

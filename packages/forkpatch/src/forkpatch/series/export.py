@@ -12,9 +12,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forkpatch.command import typed
 from forkpatch.errors import ForkError, IntegrityError, PatchError, UserError
-from forkpatch.git.calls import Git
+from forkpatch.git.calls import BRANCH, Git
 from forkpatch.git.objects import Commit, changed_files
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import EVERY, load_series, read_entries
@@ -47,6 +46,7 @@ from forkpatch.tree.worktree import (
     OVERLAYS_REF,
     PREVIOUS_REF,
     Inputs,
+    branch_tip,
     has_other_commits,
     local_changes,
     make_inputs,
@@ -55,14 +55,15 @@ from forkpatch.tree.worktree import (
     work_in,
 )
 
-#: Files and folders in ``.git`` during an operation of git.
+#: Files and folders in ``.git`` during an operation of git, and the command that ends it.
 _OPERATIONS = {
-    "rebase-merge": "git rebase",
-    "rebase-apply": "git rebase",
-    "CHERRY_PICK_HEAD": "git cherry-pick",
-    "REVERT_HEAD": "git revert",
-    "sequencer": "git cherry-pick",
-    "MERGE_HEAD": "git merge",
+    "rebase-merge": "rebase --continue",
+    "rebase-apply": "rebase --continue",
+    "CHERRY_PICK_HEAD": "cherry-pick --continue",
+    "REVERT_HEAD": "revert --continue",
+    "sequencer": "cherry-pick --continue",
+    "MERGE_HEAD": "merge --continue",
+    "BISECT_LOG": "bisect reset",
 }
 
 
@@ -120,7 +121,7 @@ def export_upstream(
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
     committed = [patch.name for patch in patches]
-    patches = with_left_out(fork, upstream, folder, patches)
+    patches = with_left_out(fork, release, upstream, patches)
     old_patches = load_series(series)
     known = () if own else old_patches
     patches = keep_files(fork, upstream, share_patches(patches, known), old_patches)
@@ -143,7 +144,7 @@ def export_upstream(
     )
     if not check:
         if changes and not force:
-            _check_not_outdated(fork, folder, upstream)
+            _check_not_outdated(fork, release, upstream)
         for name, (_, text) in messages.items():
             write_back(fork, upstream, next(item for item in known if item.name == name), text)
         write_series(series, patches, record)
@@ -161,15 +162,16 @@ def export_upstream(
     return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
 
 
-def _check_not_outdated(fork: Fork, folder: Path, upstream: Upstream) -> None:
-    """Raise UserError when the series changed after the tree was built."""
+def _check_not_outdated(fork: Fork, release: str, upstream: Upstream) -> None:
+    """Raise UserError when the series changed after the tree of a release was built."""
+    folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     now = fork.inputs(upstream, stamp.options if stamp else ())
     if stamp is not None and _series_of(stamp.inputs) != _series_of(now):
         raise UserError(
             f"the series of {upstream} changed since {folder} was built",
-            remedy=f"to keep the files: {typed('apply --discard')};"
-            f" to keep the tree: {typed('export --force')}",
+            remedy=f"to keep the files: {fork.command('apply --discard', release)};"
+            f" to keep the tree: {fork.command(f'export {upstream.name} --force', release)}",
         )
 
 
@@ -185,29 +187,33 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
 
     Raises:
         UserError: the folder is not a patched tree of the version, an operation of git is
-            unfinished, the history does not begin at the overlays, or a commit changes an overlay.
+            unfinished, the history does not begin at the overlays, HEAD lacks commits of the
+            tree's branch, or a commit changes an overlay.
     """
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     if stamp is None:
         raise UserError(
-            f"{folder} is not a patched tree", remedy=f"type: {typed(f'edit {upstream.name}')}"
+            f"{folder} is not a patched tree",
+            remedy=f"type: {fork.command(f'edit {upstream.name}', release)}",
         )
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")
-    for name, what in _OPERATIONS.items():
+    at_tree = f"git -C {shlex.quote(str(folder))}"
+    for name, ending in _OPERATIONS.items():
         if (folder / ".git" / name).exists():
             raise UserError(
-                f"{folder}: a {what} is under way there, and its later commits are not in yet",
-                remedy=f"finish it: git -C {shlex.quote(str(folder))}"
-                f" {what.removeprefix('git ')} --continue; or --abort",
+                f"{folder}: a git {ending.split()[0]} is under way there, and its later commits are"
+                " not in yet",
+                remedy=f"finish it: {at_tree} {ending}"
+                + ("; or --abort" if ending.endswith("--continue") else ""),
             )
     changes = [line for line in local_changes(folder, stamp) if line != OTHER_COMMITS]
     if changes and not loose:
         raise UserError(
             f"{folder} has changes that are in no commit: {'; '.join(changes[:5])}",
             remedy=f"commit them; or put them into the patches whose lines they touch:"
-            f" {typed(f'absorb {upstream.name}')}",
+            f" {fork.command(f'absorb {upstream.name}', release)}",
         )
     git = Git(folder / ".git", folder)
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
@@ -215,6 +221,13 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
         raise UserError(
             f"{folder}: its history no longer begins at {OVERLAYS_REF}",
             remedy=f"put it back: git rebase --onto {OVERLAYS_REF}",
+        )
+    tip = branch_tip(git)
+    if tip and git.run("merge-base", "--is-ancestor", tip, "HEAD", ok=(0, 1)).returncode:
+        raise UserError(
+            f"{folder}: another commit is checked out, which lacks commits of the branch {BRANCH}",
+            remedy=f"go back to the branch: {at_tree} switch {BRANCH}; or, to keep only what is"
+            f" checked out: {at_tree} switch -C {BRANCH}",
         )
     commits = git.text("rev-list", "--reverse", f"{start}..HEAD").split()
     overlays = fork.overlays(upstream) if commits else {}
@@ -273,13 +286,14 @@ def open_for_edit(
 
 
 def with_left_out(
-    fork: Fork, upstream: Upstream, folder: Path, patches: tuple[Exported, ...]
+    fork: Fork, release: str, upstream: Upstream, patches: tuple[Exported, ...]
 ) -> tuple[Exported, ...]:
     """Return the patches of a tree, with the patches that it was built without in their order.
 
     Raises:
         UserError: a left-out patch does not merge with the commits of the tree.
     """
+    folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     applied = {name for name, _ in stamp.inputs.patches} if stamp else set()
     left = {
@@ -302,7 +316,8 @@ def with_left_out(
         raise UserError(
             f"{folder} was made without {', '.join(sorted(left))}, which does not go with the"
             f" commits there: {error.what}",
-            remedy=f"make it with every patch: {typed(f'apply --with {EVERY} --discard')}; then"
+            remedy="make it with every patch:"
+            f" {fork.command(f'apply --with {EVERY} --discard', release)}; then"
             f" bring the commits over: git -C {shlex.quote(str(folder))} cherry-pick"
             f" {stamp.head[:12]}..{PREVIOUS_REF}",
         ) from error

@@ -10,7 +10,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, UserError
 from forkpatch.git.calls import GitError
 from forkpatch.git.objects import TreeFile
@@ -148,16 +147,17 @@ def _apply_upstream(
     if stamp and (folder / ".git/info").is_dir():
         write_excludes(folder, fork.settings.builds)
     changes, problem = work_in(folder, stamp, fork.overlays(upstream))
+    again = fork.command("apply --discard", release)
     if problem and not discard and (folder.is_file() or _has_files(folder)):
         raise UserError(
             f"{folder} may hold work: {problem}",
-            remedy=f"move it elsewhere; or throw it away: {typed('apply --discard')}",
+            remedy=f"move it elsewhere; or throw it away: {again}",
         )
     if changes and not discard:
         raise UserError(
             f"{folder} was worked in: {'; '.join(changes[:5])}{' …' if len(changes) > 5 else ''}",
-            remedy=f"keep the work: {typed(f'export {upstream.name}')}"
-            f" (after committing it); or throw it away: {typed('apply --discard')}",
+            remedy=f"keep the work: {fork.command(f'export {upstream.name}', release)}"
+            f" (after committing it); or throw it away: {again}",
         )
     forced = upstream.name in options.forced
     left_out = tuple(

@@ -50,6 +50,11 @@ class Fork:
         """Return the folder of the patched tree of an upstream in a release."""
         return self.settings.work / release / upstream.name
 
+    def command(self, words: str, release: str) -> str:
+        """Return the command of a verb on a release, for messages; the default needs no option."""
+        option = "" if release == self.lock.default_release else f" --release {release}"
+        return typed(f"{words}{option}")
+
     def patch_file(self, upstream: Upstream, patch: Patch) -> Path:
         """Return the file of a patch in the series of an upstream version."""
         return self.settings.patches / upstream.name / (patch.home or upstream.version) / patch.name

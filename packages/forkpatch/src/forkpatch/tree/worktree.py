@@ -208,6 +208,8 @@ def keep_builds(old: Path, new: Path) -> None:
         before, current = (list_tree(repository, "HEAD") for repository in (git, after))
         same = [path for path, entry in current.items() if before.get(path) == entry]
         for path in same:
+            if not os.path.lexists(old / path):
+                continue
             state = (old / path).lstat()
             times = (state.st_atime_ns, state.st_mtime_ns)
             os.utime(new / path, ns=times, follow_symlinks=False)
@@ -251,13 +253,20 @@ def read_stamp(folder: Path) -> Stamp | None:
 
 
 def has_other_commits(folder: Path, stamp: Stamp) -> bool:
-    """Return True when the tree has other commits than those it was built with.
+    """Return True when HEAD or the tree's branch has other commits than the tree was built with.
 
     Raises:
         GitError: the tree's repository cannot be read.
     """
     git = Git(folder / ".git", folder)
-    return git.text("rev-parse", "--verify", "HEAD^{commit}") != stamp.head
+    head = git.text("rev-parse", "--verify", "HEAD^{commit}")
+    return {head, branch_tip(git) or head} != {stamp.head}
+
+
+def branch_tip(git: Git) -> str:
+    """Return the commit of a tree's branch BRANCH, which may not be checked out; or ""."""
+    spec = ("--quiet", "--verify", f"refs/heads/{BRANCH}^{{commit}}")
+    return git.run("rev-parse", *spec, ok=(0, 1)).stdout.decode("ascii").strip()
 
 
 def local_changes(
