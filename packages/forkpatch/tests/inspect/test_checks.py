@@ -49,6 +49,22 @@ def test_nothing_wrong_is_no_finding(clean: ForkLab) -> None:
     assert clean.ok("check").out == "no findings\n"
 
 
+def test_file_that_git_ignores_is_a_finding_until_it_is_added(clean: ForkLab) -> None:
+    (clean.overlays / "lib").mkdir(parents=True)
+    (clean.overlays / "__pycache__").mkdir()
+    for name in ("lib/x.py", "lib/x.py.orig", "__pycache__/x.py", "y.py"):
+        (clean.overlays / name).write_text("A = 1\n")
+    (clean.patches / "turn.patch~").write_text("")
+    (clean.root / ".gitignore").write_text("lib/\n*.patch\n*.orig\n__pycache__/\n*~\n")
+    assert findings(clean) == []  # it is in no repository
+    git(clean.root, "init", "-q")
+    said = "git ignores it, so that a commit of the fork would lack it"
+    wanted = ["patches/calc/1.0/turn.patch", "overlays/calc/lib/x.py"]
+    assert findings(clean) == [f"{path}: {said}" for path in wanted]
+    git(clean.root, "add", "-f", *wanted)
+    assert findings(clean) == []
+
+
 @pytest.mark.parametrize(
     ("old", "new", "finding"),
     [

@@ -58,6 +58,16 @@ def test_branch_becomes_series_and_overlays(branch: ForkLab) -> None:
     branch.ok("rebase", "calc", "2.0")
 
 
+def test_new_file_that_would_be_no_overlay_stays_in_its_patch(branch: ForkLab) -> None:
+    names = ("src/x.orig", "src/__pycache__/x.py", "shadows.toml")
+    git(branch.repo.path, "checkout", "-q", "ours")
+    branch.repo.commit(dict.fromkeys(names, b"1\n"), "Samples")
+    done = branch.ok("adopt", "calc", str(branch.repo.path), "ours")
+    assert "3 patches" in done.out and not any(f"overlay {name}" in done.out for name in names)
+    branch.ok("apply")
+    assert tree_of(branch) == git(branch.repo.path, "rev-parse", "ours^{tree}")
+
+
 def test_new_files_may_stay_in_patches_and_all_be_one(branch: ForkLab) -> None:
     branch.ok("adopt", "calc", str(branch.repo.path), "ours", "--no-overlays")
     assert len((branch.patches / "series").read_text().split()) == 4

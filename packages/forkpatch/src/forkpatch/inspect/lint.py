@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import re
+import shlex
+import subprocess
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +25,12 @@ from typing import Any
 import forkpatch
 from forkpatch.command import typed
 from forkpatch.errors import ForkError, PatchError, SourceError
+from forkpatch.git.calls import user_environment
 from forkpatch.inspect.replacements import mismatches, not_compared
 from forkpatch.model.diffs import FileDiff
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import ending_line
+from forkpatch.model.overlays import SHADOWS, is_overlay
 from forkpatch.model.patchfile import (
     SERIES,
     SUFFIX,
@@ -94,7 +99,7 @@ def check_fork(fork: Fork) -> LintReport:
     unchecked: list[str] = []
     kept = KeptChecks(fork)
     for name, versions in fork.lock.upstreams.items():
-        findings += _check_upstream_only(fork, name)
+        findings += [*_check_upstream_only(fork, name), *_check_ignored(fork, name)]
         for upstream in versions.values():
             file_findings = list(_check_files(fork, upstream))
             findings += file_findings
@@ -116,6 +121,32 @@ def check_fork(fork: Fork) -> LintReport:
     kept.write()
     # A mistake in a file that versions share is found once per version.
     return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
+
+
+def _check_ignored(fork: Fork, name: str) -> Iterator[LintFinding]:
+    """Find an upstream's patches and overlays that git ignores, as the user has configured it."""
+    root = fork.settings.root
+    patches, overlays = fork.settings.patches / name, fork.settings.overlays / name
+    files = [
+        _relative(path, root)
+        for folder in (patches, overlays)
+        for path in sorted(folder.rglob("*"))
+        if path == overlays / SHADOWS or is_overlay(path.relative_to(folder).as_posix())
+        if path.is_file() and not (folder == patches and path.name.endswith("~"))  # of an editor
+    ]
+    done = subprocess.run(
+        ["git", "-C", str(root), "check-ignore", "--stdin", "-z"],
+        input=os.fsencode("".join(f"{file}\0" for file in files)),
+        capture_output=True,
+        check=False,
+        env=user_environment(),
+    )
+    for file in os.fsdecode(done.stdout).split("\0")[:-1]:  # none outside of a repository
+        yield LintFinding(
+            file,
+            "git ignores it, so that a commit of the fork would lack it",
+            f"add it: git add -f {shlex.quote(file)}; or correct .gitignore",
+        )
 
 
 def _check_upstream_only(fork: Fork, name: str) -> Iterator[LintFinding]:

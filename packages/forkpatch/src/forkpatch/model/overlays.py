@@ -60,13 +60,20 @@ def read_overlays(folder: Path) -> dict[str, TreeFile]:
         for name in sorted([*names, *(f for f in folders if (Path(parent) / f).is_symlink())]):
             path = Path(parent, name)
             relative = path.relative_to(folder).as_posix()
-            if path.suffix in _IGNORED_SUFFIXES or relative == SHADOWS:
+            if not is_overlay(relative):
                 continue
             if path.is_symlink():
                 raise UnsafePathError(f"overlay {path} is a symbolic link: put a file there")
             check_path(relative, f"overlay {check_regular(path)}")
             files[relative] = _read(path)
     return files
+
+
+def is_overlay(path: str) -> bool:
+    """Return False for a file that is left out of the overlays: see :func:`read_overlays`."""
+    one = PurePosixPath(path)
+    is_cache = not _IGNORED_FOLDERS.isdisjoint(one.parts[:-1])
+    return not (is_cache or one.suffix in _IGNORED_SUFFIXES or path == SHADOWS)
 
 
 def equals(path: Path, file: TreeFile | None) -> bool:

@@ -26,6 +26,7 @@ from forkpatch.git.objects import (
 )
 from forkpatch.model.lock import Upstream
 from forkpatch.model.mailhead import made_whole
+from forkpatch.model.overlays import is_overlay
 from forkpatch.model.record import format_record
 from forkpatch.safety import FILE_MODES, GITLINK_MODE, check_path
 from forkpatch.series.mailbox import (
@@ -276,7 +277,7 @@ def _added(
     whole: Mapping[str, tuple[str, str]],
     base: Mapping[str, tuple[str, str]],
 ) -> set[str]:
-    """Return the files that the branch adds, without renamed files."""
+    """Return the files that the branch adds as overlays, without renamed files."""
     command = ("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-only", "--no-commit-id")
     out = git.run(*command, upstream.commit, _TIP).stdout
     renamed = set(out.decode("utf-8", "surrogateescape").split("\0"))
@@ -288,6 +289,7 @@ def _added(
         and path not in base
         and path not in renamed
         and upstream.selects(path)
+        and is_overlay(path)
         and not any(path.startswith(folder) for folder in folders)
     }
 
