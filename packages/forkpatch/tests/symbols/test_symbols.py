@@ -11,7 +11,7 @@ from forklab import CORE, FILES, ForkLab, core
 from forkpatch.git.objects import blob_id
 from forkpatch.model.patchfile import read_patch
 from forkpatch.model.record import PatchRecord, Record, SymbolPlace
-from forkpatch.symbols.outline import MODULE, Outline
+from forkpatch.symbols.outline import MODULE, Outline, outline
 from forkpatch.tree.drift import Drift, compare
 
 PYTHON = b'''"""Doc."""
@@ -76,6 +76,22 @@ def test_layout_comments_and_positions_do_not_change_a_body() -> None:
     before, after = Outline("a.c", C), Outline("a.c", c)
     assert list(before.symbols) == [MODULE, "add", "sub"]
     assert [s.body for s in before.symbols.values()] == [s.body for s in after.symbols.values()]
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_versions_of_a_file_are_outlined_as_each_one_alone(first: int) -> None:
+    functions = [b"int f%d(int a)\n{\n    return a + %d;\n}\n" % (n, n) for n in range(9)]
+    whole, twice = b"".join(functions), b"".join([*functions, functions[-1]])
+    guarded = whole.replace(functions[4], b"#if A\n%b#endif\n" % functions[4])
+    versions = [
+        *(whole, twice, guarded, b"", whole + b"}\n", twice.replace(b"+ 8", b"- 8")),
+        *(b"".join(functions[1:]), guarded.replace(b"+ 4", b"- 4"), b"x" + whole),
+    ]
+    every = [outline(f"{first}.c", data) for data in versions]  # the others are parsed later
+    for one in [*every[first:], *every[:first]]:
+        alone = Outline(one.path, one.data)
+        assert list(one.symbols.values()) == list(alone.symbols.values())
+        assert all(one.body(name) == alone.body(name) for name in alone.symbols)
 
 
 def test_meaning_and_comment_signs_in_strings_do_change_a_body() -> None:

@@ -104,8 +104,6 @@ def has_more(diff: bytes, line: bytes) -> bool:
 
     Blanks around lines do not count, nor does a comma at the end.
     """
-    if line not in diff:
-        return False
     lines = diff.partition(b"\n@@ ")[2].split(b"\n")
     counts = Counter(text[:1] for text in lines if text[1:].strip() in (line, line + b","))
     return counts[b"+"] > counts[b"-"]

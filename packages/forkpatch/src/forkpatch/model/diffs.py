@@ -346,6 +346,8 @@ def check_hunks(
 
 def split_lines(data: bytes) -> list[bytes]:
     """Return the lines of a file, each with its line feed; the last may lack one."""
+    if b"\r" not in data:  # which ends a line, too, for this much faster way
+        return data.splitlines(keepends=True)
     lines = data.split(b"\n")
     ended = [line + b"\n" for line in lines[:-1]]
     return [*ended, lines[-1]] if lines[-1] else ended

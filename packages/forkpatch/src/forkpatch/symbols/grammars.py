@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -95,13 +95,22 @@ class Grammar:
         return "pair" in self.values
 
 
-def edited(tree: Tree, old: bytes, new: bytes) -> Tree:
+def difference(old: bytes, new: bytes) -> tuple[int, int, int]:
+    """Return the first byte that differs in two versions of a file, and the ends in both."""
+    most = min(len(old), len(new))
+    start = _common(most, lambda first, last: old[first:last] == new[first:last])
+    end = _common(
+        most - start,
+        lambda first, last: (
+            old[len(old) - last : len(old) - first] == new[len(new) - last : len(new) - first]
+        ),
+    )
+    return start, len(old) - end, len(new) - end
+
+
+def edited(tree: Tree, old: bytes, new: bytes, ends: tuple[int, int, int]) -> Tree:
     """Return the tree of a file with the place marked where another version of it differs."""
-    start = _common(old, new)
-    most = min(len(old), len(new)) - start
-    end = _common(old[len(old) - most :][::-1], new[len(new) - most :][::-1])
     marked = copy.copy(tree)
-    ends = start, len(old) - end, len(new) - end
     marked.edit(*ends, *(_point(data, at) for data, at in zip((old, old, new), ends, strict=True)))
     return marked
 
@@ -111,12 +120,12 @@ def _point(data: bytes, at: int) -> tuple[int, int]:
     return data.count(b"\n", 0, at), at - data.rfind(b"\n", 0, at) - 1
 
 
-def _common(one: bytes, other: bytes) -> int:
-    """Return the number of equal bytes at the beginning of both."""
-    least, most = 0, min(len(one), len(other))
+def _common(most: int, is_equal: Callable[[int, int], bool]) -> int:
+    """Return the number of equal bytes at one side of two files."""
+    least = 0
     while least < most:
         middle = (least + most + 1) // 2
-        if one[least:middle] == other[least:middle]:
+        if is_equal(least, middle):
             least = middle
         else:
             most = middle - 1

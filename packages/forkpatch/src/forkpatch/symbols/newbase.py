@@ -128,7 +128,8 @@ class NewBase:
         A file that is not in the old tree under the same path counts as new.
         """
         if line not in self._grown:
-            self._grown[line] = [path for path, diff in self.diffs.items() if has_more(diff, line)]
+            having = ((path, diff) for path, diff in self.diffs.items() if line in diff)
+            self._grown[line] = [path for path, diff in having if has_more(diff, line)]
         return self._grown[line]
 
     def standing(self, run: Sequence[bytes], but: str) -> Iterator[tuple[str, int]]:

@@ -25,7 +25,7 @@ from pathlib import PurePosixPath
 
 from tree_sitter import Node, Tree
 
-from forkpatch.symbols.grammars import Grammar, conditions, edited, grammar_of, labels
+from forkpatch.symbols.grammars import Grammar, conditions, difference, edited, grammar_of, labels
 from forkpatch.symbols.names import described
 from forkpatch.symbols.text import indent
 
@@ -91,12 +91,12 @@ _KNOWN: dict[str, list[Outline]] = {}
 def outline(path: str, data: bytes) -> Outline:
     """Return the outline of a file's content: its symbols and their lines.
 
-    A file that changed a little is parsed from the outline that was parsed last.
+    A file that changed a little is parsed from the version that is most like it.
     """
     versions = _KNOWN[path] = _KNOWN.pop(path, [])
     found = next((one for one in versions if one.data == data), None)
     if found is None:
-        found = Outline(path, data, [*versions])
+        found = Outline(path, data, versions)
         while len(_KNOWN) > 1 and _size() > _KEPT:
             del _KNOWN[next(iter(_KNOWN))]
     else:
@@ -120,19 +120,23 @@ def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
 class Outline:
     """Outline of a file's content: its symbols, lines and blocks.
 
-    ``others`` are outlines of other versions of the file, the last used at the end.
+    ``others`` are outlines of versions of the file, this one or those parsed later among them, too.
     """
 
     def __init__(self, path: str, data: bytes, others: Sequence[Outline] = ()) -> None:
         self.path = path
-        self.lines = data.split(b"\n")
         self.data = data
         self._suffix = PurePosixPath(path).suffix
         self.tree: Tree | None = None
         self._others = others
         self._symbols_of_parts: dict[_Part, tuple[Symbol, ...]] = {}
-        small = len(data) <= _LARGE and len(self.lines) <= _LONG
+        small = len(data) <= _LARGE and data.count(b"\n") < _LONG
         self._grammar = grammar_of(path) if small else None
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The lines, without their line feeds."""
+        return self.data.split(b"\n")
 
     @property
     def is_parsed(self) -> bool:
@@ -166,8 +170,9 @@ class Outline:
     def _parts(self) -> list[tuple[int, _Part]]:
         """The parts of the file: first row, from 0, and key in ``_symbols_of_parts`` of each."""
         assert self._grammar is not None
-        other = next((one for one in reversed(self._others) if one.tree), None)
-        known = edited(other.tree, other.data, self.data) if other and other.tree else None
+        parsed = [(difference(one.data, self.data), one) for one in self._others if one.tree]
+        ends, other = min(parsed, key=_size_of_change, default=((0, 0, 0), None))
+        known = edited(other.tree, other.data, self.data, ends) if other and other.tree else None
         self.tree, self._others = self._grammar.parse(self.data, known), ()
         root = self.tree.root_node
         # Python's own trees are found by the rows of nodes.
@@ -188,8 +193,8 @@ class Outline:
             if symbols is None:
                 found = every[slice(*(bisect_left(starts, at) for at in span))]
                 found = found if is_new else self._grammar.definitions(root, span)
-                parsed = _parsed_symbols(self._grammar, found, self.lines, self.conditions)
-                symbols = tuple(symbol.moved(-row) for symbol in parsed)
+                named = _parsed_symbols(self._grammar, found, self.lines, self.conditions)
+                symbols = tuple(symbol.moved(-row) for symbol in named)
             self._symbols_of_parts[key] = symbols
             parts.append((row, key))
         return parts
@@ -246,6 +251,12 @@ class Outline:
         """Return the hash of a symbol's body; None when the file has no such symbol."""
         symbol = self.symbols.get(name)
         return symbol.body if symbol else None
+
+
+def _size_of_change(version: tuple[tuple[int, int, int], Outline]) -> int:
+    """Return the number of bytes that differ in a version of a file."""
+    (start, *ends), _ = version
+    return max(ends) - start
 
 
 def _parts_of(root: Node) -> Iterator[list[Node]]:
