@@ -363,10 +363,48 @@ def not_a_number() -> Made:
         parts += [torch.maximum(x, -x.flip(0)), torch.minimum(x, x.flip(1)), f.softshrink(x)]
         parts += [x.amax(1), x.amin(0), x.max(), *x.max(1), *x.min(1), x.argmax(1), x.argmin(0)]
         parts += [f.max_pool1d(x, 2), f.adaptive_max_pool2d(x[None], 2), x != x, x == x]  # noqa: PLR0124
+        parts += [x != 0, x != x.flip(0), x.count_nonzero(0), x.any(1), x.median(), *x.median(1)]
+        parts += [torch.linalg.vector_norm(x, torch.inf, 1), (x - torch.inf) ** -0.5]
         orders = [x.sort(1)[0], x.topk(2)[0], x.cummax(1)[0], *x.double().sort(1)]
         return [*parts, *orders, x.double().argmin(0)]
 
     return _made(computed, _with_nan(6, 4))
+
+
+def products_of_integers() -> Made:
+    """Products beyond 32 bits, means in a given dtype, and integers as truth values."""
+
+    def reduced(x: Tensor) -> Any:
+        short = x.to(torch.uint8)
+        products = x.prod(), x.prod(1), x.cumprod(0), short.prod(1, keepdim=True)
+        means = x.mean(dtype=torch.float32), (x > 0).prod(0), x.sum().cumsum(0)
+        return *products, *means, x.any(1), short.any(), short.any(0, keepdim=True), short.median()
+
+    return _made(reduced, torch.tensor([[99999, -99999, 3], [200, 7, 0]], dtype=torch.int32))
+
+
+def lengths() -> Made:
+    def of(x: Tensor) -> Any:
+        norm = torch.linalg.vector_norm
+        orders = (-torch.inf, 0, 1, 2, 3)
+        return [norm(x, order, 1, keepdim=order == 0) for order in orders]
+
+    return _made(of, torch.tensor([[0.0, -3.0, 4.0], [0.0, 0.0, 1.0]]))
+
+
+def steps_in_memory() -> Made:
+    return _made(
+        lambda x: (x.as_strided((3, 4), (8, 2)), x.as_strided((2, 2, 3), (1, 8, 0), 5)),
+        torch.randn(3, 8),
+    )
+
+
+def memory_of_a_view() -> Made:
+    return _made(lambda x: x.t().as_strided((3, 8), (8, 1)), torch.randn(3, 8))
+
+
+def powers_of_integers() -> Made:
+    return _made(lambda x: 2**x, _integers().abs())
 
 
 def orders() -> Made:
@@ -434,6 +472,16 @@ def written_elements() -> Made:
 
     places, rows = torch.randint(0, 5, (4, 3)), torch.tensor([1, 3])
     return _made(written, torch.randn(4, 5), places, rows, torch.randn(4, 5))
+
+
+def written_parts() -> Made:
+    """Fewer indices than elements on the other axes, too."""
+
+    def written(x: Tensor, places: Tensor) -> Any:
+        added = x.scatter_add(1, places, x), x.scatter_reduce(0, places, x, "amax")
+        return x.scatter(-1, places, x[:2, :1, :2]), x.scatter(1, places, 7.0), *added
+
+    return _made(written, torch.randn(3, 4, 5), torch.tensor([[[0, 2]], [[2, 1]]]))
 
 
 def points_of_a_grid() -> Made:

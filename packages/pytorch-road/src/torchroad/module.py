@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,38 @@ def check_lowering(module: Any) -> None:
     """Refuse a module with operators that TVM cannot lower.
 
     Raises:
-        UserError: TVM cannot lower an operator; the message quotes TVM.
+        UserError: TVM cannot lower an operator; the message names it, and quotes TVM.
     """
     try:
         relax.transform.LegalizeOps()(module)
     except Exception as error:
         last = (str(error).strip().splitlines() or [""])[-1]
+        names = [name for name, call in _calls(module) if not _lowers(call)]
+        what = f"the operator {names[0]} of the model" if names else "the model"
         raise UserError(
-            f"TVM cannot compile the model: {type(error).__name__}: {last}", remedy=REMEDY
+            f"TVM cannot compile {what}: {type(error).__name__}: {last}", remedy=REMEDY
         ) from error
+
+
+def _calls(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield TVM's name of each operator in a module's functions, and its call."""
+    for function in module.functions.values():
+        for block in function.body.blocks if isinstance(function, relax.Function) else ():
+            for value in (binding.value for binding in block.bindings):
+                if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
+                    yield value.op.name.removeprefix("relax."), value
+
+
+def _lowers(call: Any) -> bool:
+    """Return True if TVM can lower a call by itself."""
+    builder = relax.BlockBuilder()
+    try:
+        with builder.function("main", relax.analysis.free_vars(call)):
+            builder.emit_func_output(builder.emit(call))
+        relax.transform.LegalizeOps()(builder.get())
+    except Exception:
+        return False
+    return True
 
 
 @relax.expr_functor.mutator

@@ -20,7 +20,7 @@ from torchroad.conversion.arguments import Converter, argument
 from torchroad.conversion.bags import BAGS, embedding_bag
 from torchroad.conversion.convolutions import convolution
 from torchroad.conversion.dtypes import CONSTANTS, dtype_of
-from torchroad.conversion.indexing import at_indices, put_at_indices, sliced
+from torchroad.conversion.indexing import at_indices, put_at_indices, sliced, strided
 from torchroad.conversion.pools import (
     ADAPTIVE_MAXIMA,
     adaptive_maximum,
@@ -63,6 +63,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "_softmax.default": _softmax,
         "select.int": _select,
         "slice.Tensor": sliced,
+        "as_strided.default": strided,
         "relu.default": _unary(extremes.relu),
         **dict.fromkeys(extremes.LIMITS, extremes.clamp),
         **dict.fromkeys(("add.Tensor", "add.Scalar"), _with_factor(relax.op.add)),
@@ -79,12 +80,17 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         "pow.Tensor_Scalar": _power,
         **dict.fromkeys(("index.Tensor", "index_select.default", "embedding.default"), at_indices),
         "index_put.default": put_at_indices,
-        "scatter.src": scattered("update"),
+        **dict.fromkeys(("scatter.src", "scatter.value"), scattered("update")),
         "scatter_add.default": scattered("add"),
         "scatter_reduce.two": scattered_with_reduction,
         **{name: _shifted(operator) for name, operator in SHIFTS.items()},
-        **{name: _compared(name) for name in ("eq.Tensor", "ne.Tensor", "le.Tensor", "ge.Tensor")},
-        "cumsum.default": _cumulative_sum,
+        **{name: _compared(name) for name in ("eq.Tensor", "le.Tensor", "ge.Tensor")},
+        **{name: _unequal(name) for name in ("ne.Tensor", "ne.Scalar")},
+        "cumsum.default": _cumulative(relax.op.cumsum),
+        "cumprod.default": _cumulative(relax.op.cumprod),
+        **dict.fromkeys(("mean.default", "mean.dim"), _over_axes(relax.op.mean)),
+        **dict.fromkeys(("prod.default", "prod.dim_int"), _over_axes(relax.op.prod)),
+        **dict.fromkeys(("any.dim", "any.dims"), extremes.any_true),
         "cat.default": _concatenated,
         "expand.default": _expand,
         "_trilinear.default": _trilinear,
@@ -174,9 +180,21 @@ def _compared(name: str) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
         builder, x = importer.block_builder, importer.env[node.args[0]]
         if node.args[0] is node.args[1] and "float" in str(x.ty.dtype):
-            result = builder.emit(relax.op.isnan(x))
-            return result if name == "ne.Tensor" else builder.emit(relax.op.logical_not(result))
+            return builder.emit(relax.op.logical_not(builder.emit(relax.op.isnan(x))))
         return importer.create_convert_map()[name](node)
+
+    return convert
+
+
+def _unequal(name: str) -> Converter:
+    """Return a converter of the comparison !=, which TVM takes to be false for a NaN."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        builder, result = importer.block_builder, importer.create_convert_map()[name](node)
+        for one in dict.fromkeys(node.all_input_nodes):
+            if "float" in str((x := importer.env[one]).ty.dtype):
+                result = builder.emit(relax.op.logical_or(result, builder.emit(relax.op.isnan(x))))
+        return result
 
     return convert
 
@@ -365,10 +383,32 @@ def _remainder(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(relax.op.floor_mod(x, y))
 
 
-def _cumulative_sum(node: Any, importer: Any) -> Any:
-    """Convert a cumulative sum; truth values are counted in torch's integers."""
-    x, axis = importer.env[node.args[0]], node.args[1]
-    return importer.block_builder.emit(relax.op.cumsum(x, axis, dtype_of(node)))
+def _in_own_dtype(node: Any, importer: Any) -> Any:
+    """Return the first operand in the result's dtype, in which torch computes."""
+    x, dtype = importer.env[node.args[0]], dtype_of(node)
+    return x if str(x.ty.dtype) == dtype else importer.block_builder.emit(relax.op.astype(x, dtype))
+
+
+def _cumulative(operator: Callable[..., Any]) -> Converter:
+    """Return a converter of cumulative sums or products; those of integers have 64 bits."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        x = _in_own_dtype(node, importer)
+        return importer.block_builder.emit(operator(x, node.args[1])) if len(x.ty.shape) else x
+
+    return convert
+
+
+def _over_axes(operator: Callable[..., Any]) -> Converter:
+    """Return a converter of means or products over axes; TVM's importer ignores their dtype."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        axes, keeps = argument(node, importer, 1, "dim"), argument(node, importer, 2, "keepdim")
+        x = _in_own_dtype(node, importer)
+        axes = None if axes == [] else axes
+        return importer.block_builder.emit(operator(x, axes, keepdims=bool(keeps)))
+
+    return convert
 
 
 def _concatenated(node: Any, importer: Any) -> Any:
@@ -425,10 +465,13 @@ def _multiplied(node: Any, importer: Any) -> Any:
     return _unary(elementary.each(product, "zeros"))(node, importer)
 
 
+# Powers that torch computes as roots, which are NaN for -infinity.
+ROOTS = {0.5: relax.op.sqrt, -0.5: relax.op.rsqrt}
+
+
 def _power(node: Any, importer: Any) -> Any:
-    """Convert a power; torch computes the power 1/2 as a root, which is NaN for -infinity."""
-    if node.args[1] == 0.5:
-        return importer.block_builder.emit(relax.op.sqrt(importer.env[node.args[0]]))
+    if root := ROOTS.get(node.args[1]):
+        return importer.block_builder.emit(root(importer.env[node.args[0]]))
     return importer.create_convert_map()[node.target.__name__](node)
 
 

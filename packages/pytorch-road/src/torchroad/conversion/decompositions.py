@@ -36,7 +36,10 @@ def decompositions() -> Any:
             aten.kthvalue.default: _kthvalue,
             aten.ldexp.Tensor: lambda x, y: x * torch.pow(2.0, y),
             aten.logcumsumexp.default: _logcumsumexp,
+            aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
             aten.masked_scatter.default: _masked_scatter,
+            aten.median.default: lambda x: _median(x.flatten(), 0)[0],
+            aten.median.dim: _median,
             aten.one_hot.default: _one_hot,
             aten.roll.default: _roll,
             aten.searchsorted.Tensor: _searchsorted,
@@ -111,6 +114,15 @@ def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     ordered = torch.sort(x, dim=dim, stable=True)
     values, places = (each.select(dim, k - 1) for each in ordered)
     return (values.unsqueeze(dim), places.unsqueeze(dim)) if keepdim else (values, places)
+
+
+def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
+    ordered, size = torch.sort(x, dim=dim, stable=True), x.shape[dim]
+    # A NaN is the median of its row, and the last in its order.
+    nans = x.isnan().sum(dim, keepdim=True)
+    place = torch.where(nans > 0, size - nans, (size - 1) // 2)
+    values, places = (each.gather(dim, place) for each in ordered)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
 
 def _logcumsumexp(x: Any, dim: int) -> Any:

@@ -15,6 +15,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from torchroad.conversion.arguments import Converter, argument
+from torchroad.conversion.dtypes import dtype_of
 from torchroad.conversion.sizes import shape_of
 
 # Integers of a float's size, and the bits of infinity; larger numbers without a sign are NaN.
@@ -140,6 +141,16 @@ def _reduced(x: Any, axes: Any, keeps: bool, reduced: Any, importer: Any) -> Any
         return te.compute(shape, element, name="extreme")
 
     return importer.block_builder.emit_te(formula, x, primfunc_name_hint="extreme")
+
+
+def any_true(node: Any, importer: Any) -> Any:
+    """Convert a disjunction over some axes: true if an element is not 0; a NaN is not 0."""
+    builder, x = importer.block_builder, importer.env[node.args[0]]
+    axes = argument(node, importer, 1, "dim")
+    keeps = bool(argument(node, importer, 2, "keepdim", False))
+    truth = builder.emit(relax.op.astype(x, "bool"))
+    largest = _reduced(truth, axes, keeps, LARGEST, importer)
+    return builder.emit(relax.op.astype(largest, dtype_of(node)))
 
 
 def keys(x: Any, negated: bool) -> Any:

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
+from torchroad.conversion.arguments import argument
 from torchroad.conversion.bags import BAGS, width_of_bags
 from torchroad.conversion.dtypes import dtype_of
 from torchroad.conversion.sizes import shape_of, size_at
@@ -188,9 +190,17 @@ def put_at_indices(node: Any, importer: Any) -> Any:
         partial(offsets_of, axes=tuple(places)), x, *places.values(), primfunc_name_hint="offsets"
     )
     values = builder.emit(relax.op.broadcast_to(values, offsets.ty.shape))
+    return written(x, offsets, values, "add" if adds else "update", builder)
+
+
+def written(x: Any, offsets: Any, values: Any, reduction: str, builder: Any) -> Any:
+    """Return a tensor with values written at positions in its flattened data, by a reduction.
+
+    TVM's operator is right for a single axis: for several, it counts with the sizes of the indices.
+    """
     flat = [builder.emit(relax.op.reshape(tensor, [-1])) for tensor in (x, offsets, values)]
-    put = relax.op.scatter_elements(*flat, 0, "add" if adds else "update")
-    return builder.emit(relax.op.reshape(builder.emit(put), x.ty.shape))
+    put = builder.emit(relax.op.scatter_elements(*flat, 0, reduction))
+    return builder.emit(relax.op.reshape(put, x.ty.shape))
 
 
 def _put_at_mask(node: Any, place: int, values: Any, adds: bool, importer: Any) -> Any:
@@ -275,7 +285,19 @@ def elements(x: Any, *places: Any, axes: Sequence[int]) -> Any:
 def offsets_of(x: Any, *places: Any, axes: Sequence[int]) -> Any:
     """Compute the positions in flattened data of the elements at indices of some axes."""
     shape, place = chosen(x, places, axes)
+    return _positions(x, shape, place)
 
+
+def offsets_along(x: Any, indices: Any, axis: int) -> Any:
+    """Compute the positions in flattened data of an element for each index along an axis."""
+
+    def place(*i: Any) -> tuple[Any, ...]:
+        return (*i[:axis], indices(*i), *i[axis + 1 :])
+
+    return _positions(x, indices.shape, place)
+
+
+def _positions(x: Any, shape: Any, place: Callable[..., tuple[Any, ...]]) -> Any:
     def offset(*i: Any) -> Any:
         total: Any = tirx.const(0, "int64")
         for index, size in zip(place(*i), x.shape, strict=True):
@@ -308,6 +330,27 @@ def sliced(node: Any, importer: Any) -> Any:
         return te.compute(shape, element, name="slice")
 
     return importer.block_builder.emit_te(formula, x, sizes, primfunc_name_hint="slice")
+
+
+def strided(node: Any, importer: Any) -> Any:
+    """Convert ``as_strided``: elements at given steps of the memory of a contiguous tensor.
+
+    Raises:
+        TypeError: the tensor is a view, whose memory has another order or more elements.
+    """
+    data = node.args[0].meta["val"]
+    sizes, steps = node.args[1:3]
+    offset = argument(node, importer, 3, "storage_offset") or 0
+    known = all(isinstance(number, int) for number in (*data.shape, *sizes, *steps, offset))
+    if not (known and data.is_contiguous() and data.storage_offset() == 0):
+        raise TypeError("it reads the memory of a view")
+    grid = np.indices(sizes).reshape(len(sizes), -1)
+    places = (np.array(steps).reshape(1, -1) @ grid).reshape(sizes) + offset
+    if places.size and places.max() >= data.numel():
+        raise TypeError("it reads the memory behind its tensor")
+    builder = importer.block_builder
+    flat = builder.emit(relax.op.reshape(importer.env[node.args[0]], [-1]))
+    return builder.emit(relax.op.take(flat, relax.const(places, "int64"), 0))
 
 
 def is_one(size: Any) -> bool:

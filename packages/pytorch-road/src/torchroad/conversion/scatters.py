@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from tvm import relax, te
 
 from torchroad.conversion.arguments import Converter, argument
+from torchroad.conversion.indexing import offsets_along, written
 
 # Torch's reductions: the reduction of TVM, and its identity.
 REDUCTIONS = {
@@ -21,10 +23,13 @@ REDUCTIONS = {
 
 
 def scattered(reduction: str) -> Converter:
-    """Return a converter of an operator that writes ("update") or adds ("add") elements."""
+    """Return a converter of an operator that writes ("update") or adds ("add") values."""
 
     def convert(node: Any, importer: Any) -> Any:
         x, axis, indices, values = importer.retrieve_args(node)
+        if isinstance(values, int | float):
+            number = relax.const(values, str(x.ty.dtype))
+            values = importer.block_builder.emit(relax.op.broadcast_to(number, indices.ty.shape))
         return _written(x, axis, indices, _first(values, indices, importer), reduction, importer)
 
     return convert
@@ -66,8 +71,11 @@ def scattered_with_reduction(node: Any, importer: Any) -> Any:
 
 
 def _written(x: Any, axis: int, indices: Any, values: Any, reduction: str, importer: Any) -> Any:
-    written = relax.op.scatter_elements(x, indices, values, axis, reduction)
-    return importer.block_builder.emit(written)
+    builder, place = importer.block_builder, axis % len(x.ty.shape)
+    offsets = builder.emit_te(
+        partial(offsets_along, axis=place), x, indices, primfunc_name_hint="offsets"
+    )
+    return written(x, offsets, values, reduction, builder)
 
 
 def _first(values: Any, indices: Any, importer: Any) -> Any:
