@@ -7,7 +7,9 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import UserError
 from torchroad.conversion.convolutions import Window, product
+from torchroad.conversion.indexing import offsets_along, written
+from torchroad.conversion.onnx_operators import OWN, own_converters
 from torchroad.module import (
     check_lowering,
     moved,
@@ -30,7 +34,7 @@ from torchroad.module import (
     write_program,
 )
 from torchroad.onnx_file import REMEDY, inputs_of, read_onnx
-from torchroad.onnx_forms import OWN_DOMAINS, in_later_forms, nodes_of
+from torchroad.onnx_forms import OWN_DOMAINS, in_known_forms, nodes_of, version_of
 from torchroad.pictures import input_shape, read_picture
 from torchroad.program import save_arrays
 
@@ -38,13 +42,13 @@ from torchroad.program import save_arrays
 ONE_HOT = ("float64", "int64")
 
 
-# Attributes that TVM's importer ignores, with the values for which its result is right.
-IGNORED: dict[str, dict[str, Any]] = {
-    "BatchNormalization": {"spatial": 1, "training_mode": 0},
-    "IsInf": {"detect_negative": 1, "detect_positive": 1},
+# Attributes of which TVM's importer has one value only.
+ONLY: dict[str, dict[str, Any]] = {
+    "BatchNormalization": {"training_mode": 0},
     "Pad": {"mode": b"constant"},
-    "Resize": {"antialias": 0, "axes": None, "keep_aspect_ratio_policy": b"stretch"},
 }
+# Attributes that do not change what a model computes.
+HARMLESS = ("broadcast", "consumed_inputs", "is_test", "seed")
 
 
 def unknown_operators(model: Any) -> list[str]:
@@ -53,23 +57,24 @@ def unknown_operators(model: Any) -> list[str]:
     Raises:
         UserError: the model's types or shapes contradict each other.
     """
-    known = set(onnx_frontend._get_convert_map())
+    known = onnx_frontend._get_convert_map()
     # ONNX infers the shapes of an older operator set from its own forms alone.
-    graph = in_later_forms(_inferred(model)).graph
+    graph = in_known_forms(_inferred(model)).graph
+    opset = version_of(model)
     inputs = {value.name for value in graph.input}
-    constants = _constants(graph)
+    constants, shapes = _constants(graph), _shapes(graph)
     counts: Counter[str] = Counter()
     for node in nodes_of(graph):
         name = node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
         if name not in known:
             counts[name] += 1
             continue
-        counts.update(_ignored(node))
+        counts.update(_ignored(node, known[name], opset, shapes))
         if name == "Expand" and node.input[1] in inputs:
             counts["Expand to a shape that is an input"] += 1
         elif name == "OneHot" and str(_array(constants, node.input[2]).dtype) not in ONE_HOT:
             counts[f"OneHot without constant values of {' or '.join(ONE_HOT)}"] += 1
-        elif name == "Resize" and not _resizes_to_whole_sizes(node, constants, graph):
+        elif name == "Resize" and not _resizes_to_whole_sizes(node, constants, shapes):
             counts["Resize by scales that do not give whole sizes"] += 1
     return [
         f"{name} ({count} times)" if count > 1 else name for name, count in sorted(counts.items())
@@ -89,26 +94,75 @@ def _inferred(model: Any) -> Any:
         raise UserError(f"ONNX cannot infer the model's shapes: {reason}") from error
 
 
-def _ignored(node: Any) -> Iterator[str]:
-    """Yield a text for each attribute of a node that TVM's importer ignores and that counts."""
-    given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
-    for attribute, right in IGNORED.get(node.op_type, {}).items():
-        value = given.get(attribute, right)
+def _ignored(
+    node: Any, converter: Any, opset: int, shapes: Mapping[str, list[int]]
+) -> Iterator[str]:
+    """Yield a text for each attribute and input of a node that TVM's converter does not read."""
+    is_own = node.op_type in OWN
+    function = converter.get_converter(opset)
+    version = opset if is_own else int(function.__name__.removeprefix("_impl_v"))
+    try:
+        attributes = onnx.defs.get_schema(node.op_type, opset).attributes
+        most = onnx.defs.get_schema(node.op_type, version).max_input
+    except onnx.defs.SchemaError:  # an operator of a later version
+        return
+    words = {*attributes} if is_own else _words(converter, set())
+    only = {**ONLY.get(node.op_type, {})}
+    # Until version 6, the second operand's first axis was given; only the last axes are right.
+    if "broadcast" in attributes and len(node.input) == 2:
+        first, second = (len(shapes.get(name, ())) for name in node.input)
+        only["axis"] = first - second
+    for one in node.attribute:
+        value = helper.get_attribute_value(one)
+        right = only.get(one.name, value)
+        if one.name in attributes and one.name not in {*words, *HARMLESS, *only}:
+            right = helper.get_attribute_value(attributes[one.name].default_value)
         if value != right:
             shown = value.decode() if isinstance(value, bytes) else value
-            yield f"{node.op_type} with the {attribute} {shown}"
+            yield f"{node.op_type} with the {one.name} {shown}"
+    if any(node.input[most:]):
+        yield f"{node.op_type} with {len(node.input)} inputs in version {opset} of the operators"
 
 
-def _resizes_to_whole_sizes(node: Any, constants: Mapping[str, Any], graph: Any) -> bool:
+def _words(code: Any, seen: set[Any]) -> set[str]:
+    """Return the texts in the code of a class or function, and of those of TVM that it names."""
+    if code in seen or not getattr(code, "__module__", "").startswith(onnx_frontend.__name__):
+        return set()
+    seen.add(code)
+    parts = [*vars(code).values(), *code.__bases__] if isinstance(code, type) else [code]
+    words = set[str]()
+    for part in parts:
+        function = getattr(part, "__func__", part)
+        if isinstance(function, type):
+            words |= _words(function, seen)
+        codes = [function.__code__] if hasattr(function, "__code__") else []
+        while codes:
+            current = codes.pop()
+            codes += [one for one in current.co_consts if isinstance(one, CodeType)]
+            words |= {one for one in current.co_consts if isinstance(one, str)}
+            for name in current.co_names:
+                words |= _words(getattr(onnx_frontend, name, None), seen)
+    return words
+
+
+def _shapes(graph: Any) -> dict[str, list[int]]:
+    """Return the shapes of a graph's values by name; a size that is not known is 0."""
+    weights = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    values = (*graph.input, *graph.value_info)
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in values}
+    return weights | {name: [one.dim_value for one in shape] for name, shape in shapes.items()}
+
+
+def _resizes_to_whole_sizes(
+    node: Any, constants: Mapping[str, Any], shapes: Mapping[str, list[int]]
+) -> bool:
     """Return True for a Resize to sizes, or by scales that give whole numbers for its input."""
     _, _, name, sizes = [*node.input, "", "", ""][:4]
     scales = _array(constants, name)
     if sizes and (not name or (name in constants and not scales.size)):
         return True
-    values = (*graph.input, *graph.value_info)
-    shapes = {value.name: value.type.tensor_type.shape.dim for value in values}
     # A size that is not known counts as 1, which only a whole scale keeps whole.
-    shape = [dim.dim_value or 1 for dim in shapes.get(node.input[0], ())] or [1] * scales.size
+    shape = [size or 1 for size in shapes.get(node.input[0], ())] or [1] * scales.size
     if not scales.size or scales.size != len(shape):
         return False
     return all(float(size).is_integer() for size in scales * np.array(shape, scales.dtype))
@@ -179,15 +233,16 @@ def import_onnx(
         names[name] = [param.name for param in main.params[:count]]
         entry = _with_params(main, count, params).with_attr("global_symbol", name)
         builder.add_func(entry, name)
-    module = relax.transform.DecomposeOpsForInference()(builder.finalize())
-    module, params = settle_weights(module, params)
-    module = with_sorts(module)
     try:
+        module = relax.transform.DecomposeOpsForInference()(builder.finalize())
+        module, params = settle_weights(module, params)
+        module = with_sorts(module)
         check_lowering(module)
-    except UserError as error:
+    except Exception as error:
+        what = f"TVM cannot compile the model: {_reason(error)}"
+        told = error.what if isinstance(error, UserError) else what
         listed = ", ".join(dict.fromkeys(_operators(model) for model, _ in functions.values()))
-        told = f"{error.what}; the model's operators are {listed}"
-        raise UserError(told, remedy=REMEDY) from error
+        raise UserError(f"{told}; the model's operators are {listed}", remedy=REMEDY) from error
     return module, params, names
 
 
@@ -215,20 +270,23 @@ def _converted(model: Any, inputs: Arrays) -> tuple[Any, dict[str, Any]]:
         )
     shapes = {name: list(value.shape) for name, value in inputs.items()}
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), own_converters():
             warnings.simplefilter("ignore")
-            module = from_onnx(in_later_forms(model), shape_dict=shapes, keep_params_in_input=True)
+            module = from_onnx(in_known_forms(model), shape_dict=shapes, keep_params_in_input=True)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[-1]
         raise UserError(
-            f"TVM cannot import {_failed_at(error)}: {type(error).__name__}: {reason}",
-            remedy=REMEDY,
+            f"TVM cannot import {_failed_at(error)}: {_reason(error)}", remedy=REMEDY
         ) from error
     _check_outputs(model, module)
     module, detached = relax.frontend.detach_params(_Rewriter(module).converted())
     count = int(module["main"].attrs["num_input"])
     names = [param.name for param in module["main"].params[count:]]
     return module, dict(zip(names, detached.get("main", []), strict=True))
+
+
+def _reason(error: Exception) -> str:
+    """Return the kind and the last line of an error."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
 
 
 def _failed_at(error: Exception) -> str:
@@ -245,11 +303,14 @@ def _operators(model: Any) -> str:
 
 
 def _check_outputs(model: Any, module: Any) -> None:
-    """Refuse a module whose outputs have other sizes than ONNX's own inference finds.
+    """Refuse outputs that are not tensors, or have other sizes than ONNX's own inference finds.
 
     Raises:
-        UserError: sizes differ; the message names the output.
+        UserError: the model has such an output; the message names it.
     """
+    for value in model.graph.output:
+        if value.type.WhichOneof("value") not in ("tensor_type", None):
+            raise UserError(f"the output {value.name} is not a tensor", remedy=REMEDY)
     found = module["main"].ret_ty
     types = found.fields if isinstance(found, relax.TupleType) else [found]
     for value, own in zip(_inferred(model).graph.output, types, strict=True):
@@ -265,11 +326,12 @@ def _check_outputs(model: Any, module: Any) -> None:
             )
 
 
-CONVOLUTION = "relax.nn.conv2d"
+CONVOLUTION, SCATTER = "relax.nn.conv2d", "relax.scatter_elements"
 # Positions of the indices that ONNX counts from the end if they are negative, by TVM's operators.
 FROM_END = {
     "relax.gather_elements": 1,
     "relax.gather_nd": 1,
+    SCATTER: 1,
     "relax.scatter_nd": 1,
     "relax.one_hot": 0,
 }
@@ -278,6 +340,7 @@ SHAPED = {
     CONVOLUTION: "Conv",
     "relax.gather_elements": "GatherElements",
     "relax.gather_nd": "GatherND",
+    SCATTER: "ScatterElements",
     "relax.scatter_nd": "ScatterND",
 }
 
@@ -301,7 +364,7 @@ def _indexed_sizes(call: Any) -> Any:
     shape, places = (_fixed_shape(tensor) for tensor in call.args[:2])
     if shape is None or places is None:
         return None
-    if name == "relax.gather_elements":
+    if name in ("relax.gather_elements", SCATTER):
         return shape[int(call.attrs.axis)]
     first = int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
     return shape[first : first + places[-1]]
@@ -335,10 +398,13 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         """Return a call's replacement, or the call as it is."""
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
+        if name == SCATTER and call.args[0].ty.ndim == 1:
+            return call
         if name == CONVOLUTION and call.args[0].ty.shape is not None:
             return self._product(call)
         if name in FROM_END and (sizes := _indexed_sizes(call)) is not None:
-            return self._counted_from_begin(call, sizes)
+            call = self._counted_from_begin(call, sizes)
+            return self._written(call) if name == SCATTER else call
         if name in SHAPED:
             self.lost[SHAPED[name]] += 1
         return call
@@ -354,6 +420,15 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
         window = Window(kernel, strides, tuple(padding[:2]), dilation)
         return product(x, weight, window, int(about.groups), self.builder_)
+
+    def _written(self, call: Any) -> Any:
+        """Return the data of a scatter along an axis, written at positions in flattened data."""
+        (x, indices, values), about = call.args, call.attrs
+        axis = int(about.axis) % len(x.ty.shape)
+        offsets = self.builder_.emit_te(
+            partial(offsets_along, axis=axis), x, indices, primfunc_name_hint="offsets"
+        )
+        return written(x, offsets, values, str(about.reduction), self.builder_)
 
     def _counted_from_begin(self, call: Any, sizes: Any) -> Any:
         """Return a call of FROM_END with a size added to each negative index."""

@@ -32,14 +32,18 @@ def layer_norm(node: Any, importer: Any) -> Any:
 
 def group_norm(node: Any, importer: Any) -> Any:
     """Convert a norm of groups of channels; only the first output may be used."""
-    builder, x = importer.block_builder, importer.env[node.args[0]]
-    groups, eps = node.args[6:8]
+    x, (groups, eps) = importer.env[node.args[0]], node.args[6:8]
+    normal = normal_groups(x, groups, eps, importer.block_builder)
+    return _weighted(normal, node, importer), None, None
+
+
+def normal_groups(x: Any, groups: int, eps: float, builder: Any) -> Any:
+    """Return data [batch, channels, ...] normalized over each group of channels."""
     batch, channels, *others = x.ty.shape
     width = math.prod(others, start=channels // groups)
     flat = _reshaped(x, [batch, groups, width], builder)
     normal = builder.emit_te(formulas.layer_norm, flat, None, None, eps)
-    normal = _reshaped(normal, x.ty.shape, builder)
-    return _weighted(normal, node, importer), None, None
+    return _reshaped(normal, x.ty.shape, builder)
 
 
 def batch_norm(node: Any, importer: Any) -> Any:
