@@ -128,10 +128,14 @@ def test_mlc_llm_reads_the_config_of_a_file_as_the_published_one(
 ) -> None:
     # A Mistral's file is a Llama's.
     names = [family.name for family in CONVERTED if family.name != "mistral"]
+    published, imported = (tmp_path / kind for kind in ("published", "imported"))
     for name in names:
-        (tmp_path / name).mkdir()
-        import_into(folders / name / "model.gguf", tmp_path / name)
-    both = [str(root / name) for root in (folders, tmp_path) for name in names]
+        for root in (published, imported):
+            (root / name).mkdir(parents=True)
+        table = read_table(folders / name / "config.json")
+        (published / name / "config.json").write_text(json.dumps(table), encoding="utf-8")
+        import_into(folders / name / "model.gguf", imported / name)
+    both = [str(root / name) for root in (published, imported) for name in names]
     done = run_python("-c", READ, *both)
     assert done.returncode == 0, done.stderr
     read = json.loads(done.stdout.splitlines()[-1])

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from crosslab.models.config import (
     read_config,
     read_family,
     read_table,
+    refuse_unread,
 )
 from crosslab.models.encoder import ENCODERS, read_encoder
 from crosslab.models.families import Family, families, refusals
 from crosslab.models.formats import GGUF
-from crosslab.models.gguf_params import logical_shapes
+from crosslab.models.gguf_params import TYPES, logical_shapes
 from crosslab.models.hybrid import HYBRID, read_hybrid
 from crosslab.models.llama_params import family_shapes, matrices_of
 from crosslab.models.llava import LLAVA, imported_fields, read_llava
@@ -33,6 +35,13 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 # RoPE's base in layers with a sliding window: RotaryOfLayer in TVM's paged_kv_cache.cc.
 SLIDING_BASE = 10000.0
+FLOATS = ("F64", "F32", "F16", "BF16")
+# Buffers that older files hold: positions, frequencies, and masks with four axes.
+_BUFFER = re.compile(r"position_ids$|inv_freq$|masked_bias$")
+MASK = 4
+_LAYER = re.compile(r"(.*?\.\d+)\.")
+# Of so many layers of a Gemma 3, MLC-LLM's definition gives the last one full attention.
+GEMMA3_INTERVAL = 6
 
 
 def check_model(job: Job, folder: Path) -> ChatTokenizer:
@@ -126,37 +135,10 @@ def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Pat
             f"{folder}: rope_scaling = {scaling!r} is not checked for models of type {kind!r}",
             remedy="give a model without rope_scaling" + (f", or with {known}" if known else ""),
         )
-    if (ratio := table.get("rope_ratio")) not in (None, 1):
-        raise UserError(
-            f"{folder}: rope_ratio = {ratio!r}: the compiler does not scale RoPE's base",
-            remedy="give a ChatGLM without rope_ratio, like ChatGLM3 6B",
-        )
     _check_context(job, table)
     if tools := job.recipe.mlc:
-        wanted, found = wanted_weights(tools, folder, job.recipe.quantization), _shapes(folder)
-        _check_names(folder, wanted, found)
-        if job.unchecked:
-            _check_left_out(folder, wanted, found)
+        _check_weights(folder, wanted_weights(tools, folder, job.recipe.quantization))
     _check_room(job, folder)
-
-
-def _check_left_out(folder: Path, wanted: Collection[str], found: Iterable[str]) -> None:
-    """Reject a model that has a bias or a norm where its definition reads other weights only.
-
-    Others, such as masks, encoders of pictures and layers that guess tokens, change no answer.
-    """
-    for name in sorted(set(found) - set(wanted)):
-        layer, _, kind = name.rpartition(".")
-        parts = name.split(".")
-        norm = next((i for i, part in enumerate(parts) if "norm" in part.lower()), 0)
-        around = f"{'.'.join(parts[:norm])}."
-        if (kind == "bias" and f"{layer}.weight" in wanted) or (
-            norm and any(other.startswith(around) for other in wanted)
-        ):
-            raise UserError(
-                f"{folder}: the compiler leaves out {name}, and the answers would be wrong",
-                remedy="give a model without such weights",
-            )
 
 
 def _scaling_of(config: Mapping[str, Any]) -> object:
@@ -208,14 +190,24 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
             f"{SLIDING_BASE:g} in layers with a sliding window, and the answers would be wrong",
             remedy="give a Gemma 3 with the published value",
         )
+    if kind.startswith("gemma3"):
+        _check_layers(folder, table, GEMMA3_INTERVAL, "sliding_attention")
+    refuse_unread(folder / CONFIG_FILE, table)
 
 
 def _check_hybrid(folder: Path, table: Mapping[str, Any]) -> None:
     """Reject a Qwen3.5 config that MLC-LLM's definition does not compute."""
-    interval, layers = table.get("full_attention_interval", 4), table.get("layer_types")
+    interval = table.get("full_attention_interval", 4)
     if type(interval) is not int or interval < 1:
         raise UserError(f"{folder}: full_attention_interval = {interval!r} is not supported")
-    kinds = ("full_attention", "linear_attention")
+    _check_layers(folder, table, interval, "linear_attention")
+    if not table.get("attn_output_gate", True):
+        raise UserError(f"{folder}: attn_output_gate = false is not supported")
+
+
+def _check_layers(folder: Path, table: Mapping[str, Any], interval: int, other: str) -> None:
+    """Reject layers with full attention at other places than those that MLC-LLM computes."""
+    layers, kinds = table.get("layer_types"), ("full_attention", other)
     if layers and (
         not isinstance(layers, list)
         or layers != [kinds[(i + 1) % interval > 0] for i in range(len(layers))]
@@ -224,8 +216,6 @@ def _check_hybrid(folder: Path, table: Mapping[str, Any]) -> None:
             f"{folder}: layer_types: the compiler supports full attention in layers whose "
             f"number {interval} divides, and nowhere else"
         )
-    if not table.get("attn_output_gate", True):
-        raise UserError(f"{folder}: attn_output_gate = false is not supported")
 
 
 def _full_attention_scaling(table: Mapping[str, Any]) -> object:
@@ -293,8 +283,7 @@ def _check_sizes(job: Job, table: Mapping[str, Any], folder: Path) -> None:
     wanted = dict(
         part for n, shape in family_shapes(config).items() for part in _parts(n, shape, config)
     )
-    found = _shapes(folder)
-    _check_names(folder, wanted, found)
+    found = _check_weights(folder, wanted)
     for name, shape in wanted.items():
         if found[name] != shape:
             raise UserError(
@@ -309,19 +298,56 @@ def _weights(folder: Path) -> list[Path]:
     return [f.path for f in weight_files(folder)] if elsewhere else weight_paths(folder)
 
 
-def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor in a folder's files, from their headers."""
+def _check_weights(folder: Path, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor in a folder's files, from their headers.
+
+    Args:
+        folder: in Hugging Face's layout.
+        wanted: names of the weights that are read.
+
+    Raises:
+        UserError: a weight is missing or quantized, or a layer has another one.
+    """
     stored = StoredWeights({path.name: path for path in _weights(folder)})
+    dtypes = {name: (dtype, len(shape)) for name, shape, dtype in stored.shapes()}
+    if missing := [name for name in sorted(wanted) if name not in dtypes]:
+        raise UserError(
+            f"{folder}: the weights lack {_first_of(missing)}",
+            remedy="download the model's files again",
+        )
+    types = read_table(folder / CONFIG_FILE).get(TYPES, {})
+    if packed := [n for n in sorted(wanted) if dtypes[n][0] not in FLOATS and n not in types]:
+        raise UserError(
+            f"{folder}: {_first_of(packed)} has values of the type {dtypes[packed[0]][0]}: the "
+            "weights are already quantized",
+            remedy="give the unquantized model, and choose the format with --quantization",
+        )
+    layers = {found[1] for name in wanted if (found := _LAYER.match(name))}
+    if more := [
+        name
+        for name, (_, axes) in sorted(dtypes.items())
+        if name not in wanted and _changes_answers(name, axes, layers, wanted)
+    ]:
+        raise UserError(
+            f"{folder}: {_first_of(more)} is not read, and the answers would be wrong",
+            remedy="give a model of the architecture that config.json names, without adapters",
+        )
     return logical_shapes(folder, stored)
 
 
-def _check_names(folder: Path, wanted: Iterable[str], found: Collection[str]) -> None:
-    if missing := [name for name in sorted(wanted) if name not in found]:
-        others = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise UserError(
-            f"{folder}: the weights lack {missing[0]}{others}",
-            remedy="download the model's files again",
-        )
+def _changes_answers(
+    name: str, axes: int, layers: Collection[str], wanted: Collection[str]
+) -> bool:
+    """Return True if an unread tensor belongs to a layer or a weight that is read."""
+    if _BUFFER.search(name) or (name.endswith(".bias") and axes == MASK):
+        return False
+    layer = _LAYER.match(name)
+    bias = name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in wanted
+    return bias or (layer is not None and layer[1] in layers)
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if names[1:] else "")
 
 
 def _check_room(job: Job, folder: Path) -> None:

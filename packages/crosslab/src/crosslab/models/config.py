@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from crosslab.errors import UserError
 from crosslab.json_table import PUBLISHED, read_json_table
 
 DEFAULT_CONTEXT = 2048
+FIELDS = Path(__file__).with_name("config_fields.toml")
 
 
 @dataclass(frozen=True)
@@ -131,34 +134,54 @@ class FamilyConfig(LlamaConfig):
 LENGTHS = ("max_position_embeddings", "n_positions", "context_length", "seq_length")
 # Keeps the attention window that the compiled model leaves out, as no sequence exceeds it.
 WINDOW = "_sliding_window"
+# Types whose windows MLC-LLM computes, with one token less than transformers.
+WINDOWED = ("mistral", "ministral3")
 MIXTRAL, MIXTURE = "mixtral", "qwen3_moe"
-# Families with a window that are compiled without it. In others a published file may have the
-# field, but uses it only if ``use_sliding_window`` says so.
-_WITHOUT_WINDOW = ("gemma2", "mistral", MIXTRAL, "phi3", "starcoder2")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", MIXTRAL, MIXTURE)
 """Values of ``model_type`` that :func:`read_family` supports."""
 NOMIC = "nomic_bert"
-# BERT's names of the fields that Nomic's own class writes.
-_NOMIC = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-    "activation_function": "hidden_act",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "rotary_emb_base": "rope_theta",
-}
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 # Names of the number of experts.
 _EXPERTS = {MIXTRAL: "num_local_experts", MIXTURE: "num_experts"}
 # Larger values are refused: int64 does not hold them.
 _LARGEST = 2.0**63
-_UNSUPPORTED = ("mlp_bias", "use_sliding_window", "mlp_only_layers")
+# Tables of rotary positions hold these beside the scaling.
+_ROPE_FIELDS = ("rope_theta", "partial_rotary_factor")
+# transformers computes them from others if they are null.
+_COMPUTED = ("head_dim", "num_key_value_heads")
+
+
+@dataclass(frozen=True)
+class ConfigFields:
+    """Fields of a ``model_type`` that are read otherwise than by transformers.
+
+    ``config_fields.toml`` explains the attributes.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, list[Any]] = field(default_factory=dict)
+    bound: str = ""
+
+
+@cache
+def config_fields() -> Mapping[str, ConfigFields]:
+    """Read the table of fields by ``model_type``."""
+    tables = tomllib.loads(FIELDS.read_text(encoding="utf-8"))
+    return {kind: ConfigFields(**table) for kind, table in tables.items()}
+
+
+def _fields_of(table: Mapping[str, Any]) -> ConfigFields:
+    """Return the fields of a config's language model."""
+    text = table.get("text_config")
+    kind = (
+        {**table, **text}.get("model_type") if isinstance(text, dict) else table.get("model_type")
+    )
+    return config_fields().get(str(kind or "llama"), ConfigFields())
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read a ``config.json``; fields of text_config, RoPE and Nomic get their usual names.
+    """Read a ``config.json``, with its fields of text_config and transformers' values of others.
 
     Raises:
         UserError: the file is missing, or is not a JSON object.
@@ -166,10 +189,23 @@ def read_table(path: Path) -> dict[str, Any]:
     table = read_json_table(path)
     # A model of text and images holds its language model's settings in a table of their own.
     text = table.get("text_config")
-    inner = text if isinstance(text, dict) else {}
-    table = with_rope({**inner, **table})
-    names = _NOMIC if table.get("model_type") == NOMIC else {}
-    return {names.get(name, name): value for name, value in table.items()}
+    if not isinstance(text, dict):
+        return completed(table)
+    inner = completed(text)
+    return {**inner, **table, "text_config": inner}
+
+
+def completed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the names that are read here, and transformers' values of absent fields.
+
+    Without these, MLC-LLM and the reference would use their own values.
+    """
+    fields = _fields_of(table)
+    plain = {n: v for n, v in _with_rope(table).items() if v is not None or n not in _COMPUTED}
+    renamed = {fields.names[n]: v for n, v in plain.items() if n in fields.names}
+    kept = {n: v for n, v in plain.items() if n not in fields.names}
+    absent = {n: v for n, v in fields.absent.items() if n not in table}
+    return {**absent, **renamed, **kept}
 
 
 def kind_of(model: Path) -> str:
@@ -181,36 +217,60 @@ def kind_of(model: Path) -> str:
     return str(read_table(model / "config.json").get("model_type", "llama"))
 
 
-def with_rope(table: dict[str, Any]) -> dict[str, Any]:
-    """Copy ``rope_parameters`` to the two fields of transformers before version 5, if absent.
+def _with_rope(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy the table of rotary positions to the fields of transformers before version 5."""
+    rope = table.get("rope_scaling") or table.get("rope_parameters")
+    if not isinstance(rope, dict):
+        return dict(table)
+    fields: dict[str, Any] = {}
+    # Gemma 3 has a table for each kind of layers.
+    full, local = (rope.get(f"{kind}_attention") for kind in ("full", "sliding"))
+    if isinstance(full, dict) and isinstance(local, dict):
+        rope = full
+        fields = {"rope_local_base_freq": local.get("rope_theta")} if "rope_theta" in local else {}
+    fields |= {name: rope[name] for name in _ROPE_FIELDS if rope.get(name) is not None}
+    scaling = {name: value for name, value in rope.items() if name not in _ROPE_FIELDS}
+    if kind := scaling.get("rope_type") or scaling.get("type"):
+        scaling["rope_type"] = kind
+    # Only older tables scale without a type, which is refused later.
+    typed = kind if table.get("rope_scaling") else kind or "default"
+    return {**table, **fields, "rope_scaling": None if typed == "default" else scaling}
 
-    Without these fields, MLC-LLM and the reference would use the base 10000.
+
+def refuse_unread(path: Path, table: Mapping[str, Any]) -> None:
+    """Refuse a config with a field that nothing here reads, and a value that is not computed.
+
+    Args:
+        path: the file, for the message.
+        table: its content, see :func:`read_table`.
+
+    Raises:
+        UserError: the config has such a field.
     """
-    rope = table.get("rope_parameters")
-    if not isinstance(rope, dict) or "rope_theta" not in rope:
-        return table
-    scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
-    plain = scaling.get("rope_type", "default") == "default"
-    return {
-        "rope_theta": rope["rope_theta"],
-        "rope_scaling": None if plain else scaling,
-        **table,
-    }
+    for name, values in _fields_of(table).only.items():
+        value = table.get(name)
+        if any(
+            v is not None and v not in values
+            for v in (value if isinstance(value, list) else [value])
+        ):
+            raise UserError(
+                f"{path}: {name} = {str(value)[:60]} is not supported: this field is not read, "
+                "and the answers would be wrong",
+                remedy="give a model "
+                + (f"with {name} = {json.dumps(values[0])}" if values else f"without {name}"),
+            )
 
 
 def longest_of(table: Mapping[str, Any]) -> int | None:
     """The longest sequence that a ``config.json`` allows, in tokens; None without a limit.
 
-    A Mistral and others are compiled without their window, Qwen (1) without the scaling of RoPE
-    beyond its ``seq_length``, and Llama 4 without chunks of attention: no sequence may be longer.
+    A model whose attention window is left out reads no longer sequence than the window.
     """
     length = next((table[name] for name in LENGTHS if table.get(name)), None)
-    kind = table.get("model_type")
-    window = table.get("sliding_window") or table.get(WINDOW)
-    used = table.get("use_sliding_window", kind in _WITHOUT_WINDOW)
-    unscaled = table.get("seq_length") if kind == "qwen" else None
-    limits = (length, window if used else None, unscaled, table.get("attention_chunk_size"))
-    return min((n for n in limits if type(n) is int and n > 0), default=None)
+    bound = _fields_of(table).bound
+    window = table.get(bound) or table.get(WINDOW)
+    lengths = [n for n in (length, window if bound else None) if type(n) is int and n > 0]
+    return min(lengths, default=None)
 
 
 def read_config(path: Path) -> LlamaConfig:
@@ -228,11 +288,9 @@ def _refuse_unsupported(path: Path, table: dict[str, Any]) -> None:
     kind = table.get("model_type", "llama")
     if kind != "llama":
         raise UserError(f"{path}: model_type {kind!r} is not supported", remedy="supported: llama")
-    for field in ("rope_scaling", "attention_bias", "mlp_bias"):
-        if table.get(field):
-            raise UserError(f"{path}: {field} = {table[field]!r} is not supported")
-    if table.get("hidden_act", "silu") != "silu":
-        raise UserError(f"{path}: hidden_act {table['hidden_act']!r} is not supported")
+    if scaling := table.get("rope_scaling"):
+        raise UserError(f"{path}: rope_scaling = {scaling!r} is not supported")
+    refuse_unread(path, table)
 
 
 def read_family(path: Path) -> FamilyConfig:
@@ -248,10 +306,7 @@ def read_family(path: Path) -> FamilyConfig:
             f"{path}: the project's reference does not support model_type {family!r}",
             remedy=f"supported: {', '.join(FAMILIES)}",
         )
-    # Qwen 2 has its biases without this field; for others, the field adds one to o_proj, too.
-    for field in _UNSUPPORTED if family == "qwen2" else (*_UNSUPPORTED, "attention_bias"):
-        if table.get(field):
-            raise UserError(f"{path}: {field} = {table[field]!r} is not supported")
+    refuse_unread(path, table)
     gemma, mixture = family == "gemma", family == MIXTURE
     if mixture and table.get("decoder_sparse_step", 1) != 1:
         step = table["decoder_sparse_step"]
@@ -259,7 +314,6 @@ def read_family(path: Path) -> FamilyConfig:
     activation = table.get("hidden_activation") or table.get("hidden_act") or "silu"
     if activation not in (("gelu_pytorch_tanh", "gelu") if gemma else ("silu",)):
         raise UserError(f"{path}: hidden_act {activation!r} is not supported")
-    table = {"tie_word_embeddings": gemma, **table}
     if mixture:
         table["intermediate_size"] = _size(path, table, "moe_intermediate_size")
     plain = plain_sizes(path, table)
@@ -334,7 +388,7 @@ def plain_sizes(path: Path, table: dict[str, Any]) -> LlamaConfig:
             layers=size("num_hidden_layers"),
             vocab=size("vocab_size"),
             rope_theta=number("rope_theta", 10000.0),
-            eps=number("rms_norm_eps", 1e-5),
+            eps=number("rms_norm_eps"),
             tied=bool(fields.get("tie_word_embeddings", False)),
             context=size("max_position_embeddings", DEFAULT_CONTEXT),
         )

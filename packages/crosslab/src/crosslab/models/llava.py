@@ -19,7 +19,7 @@ import numpy as np
 
 from crosslab.errors import UserError
 from crosslab.json_table import read_json_table
-from crosslab.models.config import FamilyConfig, plain_sizes, read_table, with_rope
+from crosslab.models.config import FamilyConfig, completed, plain_sizes, read_table
 from crosslab.models.encoder import F64, attend_whole, erf_gelu, layer_norm, linear_layer
 from crosslab.models.llama_params import family_shapes, sources_of
 from crosslab.models.pictures import FILTERS
@@ -36,7 +36,6 @@ _TEXT = {
     "intermediate_size": 11008,
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
-    "rms_norm_eps": 1e-6,
     "max_position_embeddings": 2048,
 }
 # The only values that the compiled model computes, by table and field; the first is the default.
@@ -108,7 +107,7 @@ def read_llava(path: Path) -> LlavaConfig:
     """
     table = read_table(path)
     whole: dict[str, Any] = read_json_table(path)
-    parts: dict[str, Any] = {name: whole.get(name) if name else whole for name in _SUPPORTED}
+    parts: dict[str, Any] = {name: table.get(name) if name else whole for name in _SUPPORTED}
     for name, fields in _SUPPORTED.items():
         if not isinstance(part := parts[name], dict):
             raise UserError(f"{path}: lacks the table {name!r}")
@@ -128,9 +127,8 @@ def read_llava(path: Path) -> LlavaConfig:
     if side % patch or hidden % heads or (side // patch) ** 2 < 4:
         raise UserError(f"{path}: the sizes of vision_config do not divide each other")
     text = {**_TEXT, **{k: v for k, v in parts["text_config"].items() if v is not None}}
-    rope = {"rope_theta": table["rope_theta"]} if "rope_theta" in table else {}
     return LlavaConfig(
-        **asdict(plain_sizes(path, {**rope, **text})),
+        **asdict(plain_sizes(path, text)),
         family=LLAVA,
         token=token,
         side=side,
@@ -183,7 +181,7 @@ def imported_fields(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: resample = {resample!r} and rescale_factor = {scale!r} are not supported"
         )
-    text = with_rope(read_json_table(folder / "config.json")["text_config"])
+    text = completed(read_json_table(folder / "config.json")["text_config"])
     about = {"shortest": shortest, "filter": filters[resample], "scale": scale, **colours}
     return {"text_config": text, "picture": about}
 

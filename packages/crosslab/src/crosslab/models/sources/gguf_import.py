@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
+from crosslab.models import config as config_module
 from crosslab.models import families as published_families
 from crosslab.models import gguf_formats as gguf_formats_module
+from crosslab.models.config import FIELDS, completed
 from crosslab.models.gguf_formats import TABLE as GGUF_TABLE
 from crosslab.models.gguf_formats import stays_in_blocks
 from crosslab.models.gguf_params import TYPES
@@ -58,8 +60,9 @@ def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
         UserError: the file is not whole GGUF, or its model or tokenizer is not supported.
     """
     modules = (chat_tokenizer, word_rules, gguf_families, gguf_metadata, published_families)
-    sources = [Path(str(module.__file__)) for module in (*modules, gguf_formats_module)]
-    tables = (word_rules.TABLE, GGUF_TABLE, gguf_families.TABLE)
+    more = (gguf_formats_module, config_module)
+    sources = [Path(str(module.__file__)) for module in (*modules, *more)]
+    tables = (word_rules.TABLE, GGUF_TABLE, gguf_families.TABLE, FIELDS)
     key = digest(source, str(blocks), Path(__file__), *sources, *tables)
     make = partial(import_into, source, blocks=blocks)
     return cached_build(cache, "model", key, make)
@@ -121,7 +124,7 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
         for name in ("bos_token_id", "eos_token_id")
         if fields.get(field := f"tokenizer.ggml.{name}") is not None
     }
-    about = {**config, **special}
+    about = completed({**config, **special})
     if family.within:
         about = {"model_type": family.within, "text_config": about}
     if blocks:

@@ -23,7 +23,8 @@ from rich.console import Console
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
-from crosslab.models.config import WINDOW, read_table
+from crosslab.models import config as config_module
+from crosslab.models.config import FIELDS, WINDOW, WINDOWED, read_table
 from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import GGUF
 from crosslab.models.llava import LLAVA, imported_fields
@@ -241,7 +242,7 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
         for path in small:
             shutil.copyfile(path, out / path.name)
         config = read_table(out / CONFIG_FILE)
-        if config.get("model_type") == "mistral" and config.get("sliding_window"):
+        if config.get("model_type") in WINDOWED and config.get("sliding_window"):
             config |= {WINDOW: config["sliding_window"], "sliding_window": None}
         config |= more
         (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -249,7 +250,8 @@ def import_folder(folder: Path, name: str, cache: Path) -> ImportedModel:
 
     # The folder's path is part of the key: weights stay there.
     stats = json.dumps([stat_of(path) for path in paths])
-    imported = cached_build(cache, "model", digest(str(folder), contents, stats), make)
+    readers = (Path(str(config_module.__file__)), FIELDS)
+    imported = cached_build(cache, "model", digest(str(folder), contents, stats, *readers), make)
     sha256 = hashlib.sha256(contents.encode()).hexdigest()
     licence = _licence(folder)
     about = {"name": name, "files": table, "sha256": sha256}
