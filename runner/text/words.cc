@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <span>
 
 #include "input/utf8.h"
 #include "text/unicode.h"
@@ -13,6 +15,32 @@ namespace rvv_runner {
 namespace {
 
 constexpr uint32_t kLongS = 0x17F;  // folds to s where case does not count
+
+// DeepSeek's letters: first and last of each range, ascending.
+constexpr std::array<std::array<uint32_t, 2>, 87> kCasedLetters = {{
+    {0x41, 0x5A},       {0x61, 0x7A},       {0xB5, 0xB5},       {0xC0, 0xD6},
+    {0xD8, 0xF6},       {0xF8, 0x1BA},      {0x1BC, 0x1BF},     {0x1C4, 0x293},
+    {0x295, 0x2AF},     {0x370, 0x373},     {0x376, 0x376},     {0x377, 0x377},
+    {0x37B, 0x37D},     {0x37F, 0x37F},     {0x386, 0x386},     {0x388, 0x38A},
+    {0x38C, 0x38C},     {0x38E, 0x3A1},     {0x3A3, 0x3F5},     {0x3F7, 0x481},
+    {0x48A, 0x52F},     {0x531, 0x556},     {0x10A0, 0x10C5},   {0x13A0, 0x13F5},
+    {0x13F8, 0x13FD},   {0x1C90, 0x1CBA},   {0x1CBD, 0x1CBF},   {0x1D00, 0x1D2B},
+    {0x1D6B, 0x1D77},   {0x1D79, 0x1D9A},   {0x1E00, 0x1F15},   {0x1F18, 0x1F1D},
+    {0x1F20, 0x1F45},   {0x1F48, 0x1F4D},   {0x1F50, 0x1F57},   {0x1F59, 0x1F59},
+    {0x1F5B, 0x1F5B},   {0x1F5D, 0x1F5D},   {0x1F5F, 0x1F7D},   {0x1F80, 0x1FB4},
+    {0x1FB6, 0x1FBC},   {0x1FBE, 0x1FBE},   {0x1FC2, 0x1FC4},   {0x1FC6, 0x1FCC},
+    {0x1FD0, 0x1FD3},   {0x1FD6, 0x1FDB},   {0x1FE0, 0x1FEC},   {0x1FF2, 0x1FF4},
+    {0x1FF6, 0x1FFC},   {0x2102, 0x2102},   {0x2107, 0x2107},   {0x210A, 0x2113},
+    {0x2115, 0x2115},   {0x2119, 0x211D},   {0x2124, 0x2124},   {0x2126, 0x2126},
+    {0x2128, 0x2128},   {0x212A, 0x212D},   {0x212F, 0x2134},   {0x2139, 0x2139},
+    {0x213C, 0x213F},   {0x2145, 0x2149},   {0x214E, 0x214E},   {0x2183, 0x2183},
+    {0x2184, 0x2184},   {0x2C00, 0x2C7B},   {0x2C7E, 0x2CE4},   {0x2CEB, 0x2CEE},
+    {0x2CF2, 0x2CF2},   {0x2CF3, 0x2CF3},   {0xA640, 0xA66D},   {0xA680, 0xA69B},
+    {0xA722, 0xA76F},   {0xA771, 0xA787},   {0xA78B, 0xA78E},   {0xAB70, 0xABBF},
+    {0xFB00, 0xFB06},   {0xFB13, 0xFB17},   {0xFF21, 0xFF3A},   {0xFF41, 0xFF5A},
+    {0x10400, 0x1044F}, {0x104B0, 0x104D3}, {0x104D8, 0x104FB}, {0x10C80, 0x10CB2},
+    {0x10CC0, 0x10CF2}, {0x118A0, 0x118DF}, {0x1E900, 0x1E943},
+}};
 
 // A text whose words are found one after another, without a copy of it: a prompt may be megabytes.
 // Indices are those of the first byte of a character. The functions return the end of a word that
@@ -74,7 +102,9 @@ class Cutter {
     return LineEnd(i);
   }
 
-  // Matches the last of DeepSeek's three expressions; i if it does not match.
+  // The functions from here return i if they do not match.
+
+  // The last of DeepSeek V3's three expressions.
   size_t DeepSeek(size_t i) const {
     const uint32_t code = At(i);
     const size_t next = Next(i);
@@ -87,6 +117,46 @@ class Cutter {
     const size_t sign = BehindBlank(i);
     if (IsPrinted(At(sign))) return Run(Run(sign, IsPrinted), IsBreak);
     return IsSpace(code) ? LineEnd(i) : i;
+  }
+
+  // At most `most` characters of a kind.
+  template <bool (*kKind)(uint32_t), size_t kMost = SIZE_MAX>
+  size_t Of(size_t i) const {
+    return Run(i, kKind, kMost);
+  }
+
+  // Characters of a kind, with a space before them.
+  template <bool (*kKind)(uint32_t)>
+  size_t WithSpace(size_t i) const {
+    const size_t next = IsSpace(At(i)) ? Next(i) : i;
+    return next < size() && kKind(At(next)) ? Run(next, kKind) : Run(i, kKind);
+  }
+
+  // \s+$; only the first of some spaces is tried, as there may be many.
+  size_t SpacesAtEnd(size_t i) const {
+    const bool first = i == 0 || !IsSpace(At(Before(i)));
+    return first && Run(i, IsSpace) == size() ? size() : i;
+  }
+
+  static bool IsBreak(uint32_t code) { return code == '\r' || code == '\n'; }
+  static bool IsCased(uint32_t code) {
+    const auto* range =
+        std::ranges::upper_bound(kCasedLetters, code, {}, [](const auto& each) { return each[0]; });
+    return range != kCasedLetters.begin() && code <= std::prev(range)->at(1);
+  }
+  // [!-/:-~！-／：-～‘-‟　-。]
+  static bool IsDeepSeekSign(uint32_t code) {
+    return (code >= '!' && code <= '/') || (code >= ':' && code <= '~') ||
+           (code >= 0xFF01 && code <= 0xFF0F) || (code >= 0xFF1A && code <= 0xFF5E) ||
+           (code >= 0x2018 && code <= 0x201F) || (code >= 0x3000 && code <= 0x3002);
+  }
+  // [\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]
+  static bool IsEastern(uint32_t code) {
+    return (code >= 0x800 && code <= 0x9FA5) || (code >= 0xAC00 && code <= 0xD7FF);
+  }
+  // [\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]
+  static bool IsChineseOrKana(uint32_t code) {
+    return (code >= 0x4E00 && code <= 0x9FA5) || (code >= 0x3040 && code <= 0x30FF);
   }
 
   // [^\r\n\p{L}\p{N}]?U*L+C?|[^\r\n\p{L}\p{N}]?U+L*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
@@ -138,8 +208,6 @@ class Cutter {
     const size_t end = Run(i, IsLarge);
     return end > i ? Run(end, IsLow) : 0;
   }
-
-  static bool IsBreak(uint32_t code) { return code == '\r' || code == '\n'; }
 
   static bool IsSign(uint32_t code) { return !IsSpace(code) && !IsLetter(code) && !IsNumber(code); }
   static bool IsSignOnly(uint32_t code) { return IsSign(code) && !IsMark(code); }
@@ -210,70 +278,64 @@ void Cut(std::string_view text, const Take& take, const End& end_of) {
   }
 }
 
-void CutGpt2(std::string_view text, const Take& take) {
-  Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.Gpt2(i); });
-}
+// An expression: the end of its match at index i; i if it does not match.
+using Match = size_t (Cutter::*)(size_t) const;
 
-// Text between digits is cut separately.
-void CutSmolLm(std::string_view text, const Take& take) {
-  const auto cut = [&](std::string_view piece) { CutGpt2(piece, take); };
-  Cut(text, cut, [](const Cutter& cutter, size_t i) {
-    if (IsDigit(cutter.At(i))) return cutter.Next(i);
-    while (i < cutter.size() && !IsDigit(cutter.At(i))) i = cutter.Next(i);
-    return i;
-  });
-}
-
-// [\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]
-bool IsChineseOrKana(uint32_t code) {
-  return (code >= 0x4E00 && code <= 0x9FA5) || (code >= 0x3040 && code <= 0x30FF);
-}
-
-// Cuts by the last of DeepSeek's expressions. Text between its matches is a word.
-void CutDeepSeekRest(std::string_view text, const Take& take) {
-  const Cutter rest(text);
-  for (size_t k = 0; k < rest.size();) {
-    size_t first = k;
-    size_t found = k;
-    while (first < rest.size() && (found = rest.DeepSeek(first)) == first) first = rest.Next(first);
-    if (first > k) take(rest.Piece(k, first));
-    if (found > first) take(rest.Piece(first, found));
-    k = std::max(first, found);
-  }
-}
-
-// Numbers are cut off first, then Chinese and kana; each piece is then cut separately.
-void CutDeepSeek(std::string_view text, const Take& take) {
-  const auto kind = [](uint32_t code) {
-    return IsNumber(code) ? 2 : IsChineseOrKana(code) ? 1 : 0;
-  };
+// Cuts by expressions in turn. Each cuts all pieces of the one before: its matches, and the text
+// between them.
+void CutInTurn(std::string_view text, std::span<const Match> expressions, const Take& take) {
+  if (expressions.empty()) return take(text);
   const Cutter cutter(text);
+  const auto cut = [&](size_t first, size_t end) {
+    if (first < end) CutInTurn(cutter.Piece(first, end), expressions.subspan(1), take);
+  };
+  size_t done = 0;
   for (size_t i = 0; i < cutter.size();) {
-    const int of = kind(cutter.At(i));
-    size_t end = i;
-    for (size_t count = 0; end < cutter.size() && kind(cutter.At(end)) == of; ++count) {
-      if (of == 2 && count == 3) break;
-      end = cutter.Next(end);
+    const size_t end = (cutter.*expressions.front())(i);
+    if (end == i) {
+      i = cutter.Next(i);
+      continue;
     }
-    const std::string_view piece = cutter.Piece(i, end);
-    i = end;
-    of == 2 ? take(piece) : CutDeepSeekRest(piece, take);
+    cut(done, i);
+    cut(i, end);
+    done = i = end;
   }
+  cut(done, cutter.size());
 }
+
+constexpr std::array<Match, 2> kSmolLm = {&Cutter::Of<IsDigit, 1>, &Cutter::Gpt2};
+constexpr std::array<Match, 3> kDeepSeekV3 = {
+    &Cutter::Of<IsNumber, 3>, &Cutter::Of<Cutter::IsChineseOrKana>, &Cutter::DeepSeek};
+constexpr std::array<Match, 6> kDeepSeekLlm = {
+    &Cutter::Of<Cutter::IsBreak, 1>,
+    &Cutter::WithSpace<Cutter::IsCased>,
+    &Cutter::WithSpace<Cutter::IsDeepSeekSign>,
+    &Cutter::SpacesAtEnd,
+    &Cutter::Of<Cutter::IsEastern>,
+    &Cutter::Of<IsDigit, 1>,
+};
+constexpr std::array<Match, 5> kDeepSeekCoder = {
+    &Cutter::Of<Cutter::IsBreak, 1>,   &Cutter::WithSpace<IsLetter>,
+    &Cutter::WithSpace<IsPunctuation>, &Cutter::Of<Cutter::IsEastern>,
+    &Cutter::Of<IsDigit, 1>,
+};
 
 }  // namespace
 
-bool IsWordRule(uint32_t number) { return number >= 1 && number <= 9; }
+bool IsWordRule(uint32_t number) { return number >= 1 && number <= 11; }
 
 void SplitWords(WordRule rule, std::string_view text, const Take& take) {
   switch (rule) {
-    case WordRule::kGpt2: return CutGpt2(text, take);
-    case WordRule::kSmolLm: return CutSmolLm(text, take);
+    case WordRule::kGpt2:
+      return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.Gpt2(i); });
+    case WordRule::kSmolLm: return CutInTurn(text, kSmolLm, take);
     case WordRule::kLlama3:
       return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 3); });
     case WordRule::kQwen2:
       return Cut(text, take, [](const Cutter& cutter, size_t i) { return cutter.Llama3(i, 1); });
-    case WordRule::kDeepSeekV3: return CutDeepSeek(text, take);
+    case WordRule::kDeepSeekV3: return CutInTurn(text, kDeepSeekV3, take);
+    case WordRule::kDeepSeekLlm: return CutInTurn(text, kDeepSeekLlm, take);
+    case WordRule::kDeepSeekCoder: return CutInTurn(text, kDeepSeekCoder, take);
     case WordRule::kGptOss:
       return Cut(text, take,
                  [](const Cutter& cutter, size_t i) { return cutter.GptOss(i, true, 3); });

@@ -23,6 +23,10 @@ enum class WordRule : uint32_t {
   kWhole = 7,   // the text is one word
   kQwen35 = 8,  // as Qwen 2, marks belong to letters
   kTekken = 9,  // as gpt-oss, without contractions, each number alone
+  // Expressions in turn: [\r\n]; \s?[letters with case]+; \s?[signs]+; \s+$; Chinese and other
+  // Eastern characters; each digit alone
+  kDeepSeekLlm = 10,
+  kDeepSeekCoder = 11,  // [\r\n]; \s?\p{L}+; \s?\p{P}+; Eastern characters; each digit alone
 };
 
 bool IsWordRule(uint32_t number);

@@ -29,6 +29,7 @@ from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import byte_alphabet
+from crosslab.tokenizer.word_rules import word_rules
 from groundwork.hashing import digest
 
 __all__ = ["byte_alphabet"]
@@ -123,8 +124,22 @@ QWEN35 = (
 )
 
 
-def _split(*expressions: str) -> pre_tokenizers.PreTokenizer:
+EASTERN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", EASTERN)
+# Letters with a case as of Unicode 12: the table alone has them.
+CASED = next(rule for rule in word_rules() if rule.name == "deepseekllm").pre_tokenizer
+DEEPSEEK_LLM = (
+    "[\r\n]",
+    CASED["pretokenizers"][1]["pattern"]["Regex"],
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    EASTERN,
+)
+
+
+def _split(*expressions: str, digits: bool = False) -> pre_tokenizers.PreTokenizer:
     splits = [pre_tokenizers.Split(Regex(e), "isolated") for e in expressions]
+    splits += [pre_tokenizers.Digits(individual_digits=True)] * digits
     return pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -145,6 +160,8 @@ RULES: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "deepseekv3": lambda: _split(*DEEPSEEK),
     "gptoss": lambda: _split(GPT_OSS),
     "tekken": lambda: _split(TEKKEN),
+    "deepseekllm": lambda: _split(*DEEPSEEK_LLM, digits=True),
+    "deepseekcoder": lambda: _split(*DEEPSEEK_CODER, digits=True),
     "whole": lambda: pre_tokenizers.Split(" ", "merged_with_previous"),
 }
 # Byte-level tokenizers cut by them; "whole" is of those that merge characters.

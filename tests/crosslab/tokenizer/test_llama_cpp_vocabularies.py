@@ -20,8 +20,11 @@ pytestmark = pytest.mark.thorough
 PREFIX = "ggml-vocab-"
 BETWEEN = "\n__ggml_vocab_test__\n"
 # The others have the same rules, and more tokens.
-READ = ("bert-bge", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen35", "refact")
-REFUSED = ("deepseek-coder", "falcon")
+READ = (
+    *("bert-bge", "deepseek-coder", "deepseek-llm", "gpt-2", "llama-bpe", "llama-spm", "mpt"),
+    *("phi-3", "qwen35", "refact"),
+)
+REFUSED = ("falcon",)
 
 
 @pytest.fixture(scope="module")
