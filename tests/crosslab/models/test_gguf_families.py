@@ -258,8 +258,10 @@ def test_factors_of_no_release_are_refused(folders: Path, tmp_path: Path) -> Non
         import_into(tmp_path / "other.gguf", tmp_path)
 
 
-def test_a_part_of_a_model_is_refused(folders: Path, tmp_path: Path) -> None:
-    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "part.gguf", {"split.count": 2})
+@pytest.mark.parametrize("more", [{}, {"general.architecture": None}], ids=["first", "other"])
+def test_a_part_of_a_model_is_refused(folders: Path, tmp_path: Path, more: dict[str, None]) -> None:
+    part = {"split.count": 2, **more}
+    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "part.gguf", part)
     with pytest.raises(UserError, match=r"split\.count = 2") as caught:
         import_into(tmp_path / "part.gguf", tmp_path)
     assert "--merge" in caught.value.remedy

@@ -154,6 +154,12 @@ def kind_of_file(source: Path) -> tuple[str, bool]:
 
 
 def _metadata(source: Path, reader: GGUFReader, fields: Mapping[str, Any]) -> Metadata:
+    # Of the parts of a model, only the first names the architecture.
+    if fields.get("split.count") not in (None, 0, 1):
+        raise UserError(
+            f"{source.name} is a part of a model: split.count = {fields['split.count']}",
+            remedy="join the parts: llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf",
+        )
     shapes = {str(t.name): tuple(map(int, reversed(t.shape))) for t in reader.tensors}
     return Metadata(source.name, fields, shapes)
 
@@ -161,11 +167,6 @@ def _metadata(source: Path, reader: GGUFReader, fields: Mapping[str, Any]) -> Me
 def _check_whole(
     source: Path, fields: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]
 ) -> None:
-    if fields.get("split.count") not in (None, 0, 1):
-        raise UserError(
-            f"{source.name} is a part of a model: split.count = {fields['split.count']}",
-            remedy="join the parts: llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf",
-        )
     if not isinstance(fields.get("tokenizer.ggml.tokens"), list):
         raise UserError(f"{source.name} lacks the field tokenizer.ggml.tokens")
     if EMBEDDING not in tensors:
