@@ -281,7 +281,7 @@ def test_families_that_are_not_right_are_refused_by_name(
         ({"model_type": "olmo"}, ("--context", "257"), "reads 256 tokens at most"),
         ({"model_type": "qwen", "seq_length": 64}, ("--context", "65"), "reads 64 tokens at most"),
         (
-            {"model_type": "llama4", "attention_chunk_size": 64},
+            {"model_type": "llama4", "text_config": LLAMA4},
             ("--context", "65"),
             "reads 64 tokens at most",
         ),
