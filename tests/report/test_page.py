@@ -191,5 +191,7 @@ def test_folder_without_lock_is_the_users_mistake(
 def test_output_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project(tmp_path)
     (tmp_path / "file").touch()
-    assert main(["--root", str(tmp_path), "--output", str(tmp_path / "file" / "x.html")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["--root", str(tmp_path), "--output", str(tmp_path / "file" / "x.html")])
+    assert caught.value.code == 2
+    assert "no file can be written in" in capsys.readouterr().err
