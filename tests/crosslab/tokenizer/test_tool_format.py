@@ -108,6 +108,15 @@ def test_a_format_begins_with_a_whole_marker(number: str, parallel: bool) -> Non
     )
 
 
+def test_a_format_does_not_begin_in_the_prompt() -> None:
+    """A token of two line ends: one ends the prompt, one begins the call."""
+    called = "{{ '\n' }}<tool_call>"
+    tokenizer = of_template(tool_templates.HERMES.replace("<tool_call>", called, 1))
+    begin = getattr(tool_format(tokenizer), "begin", None)
+    tokenizer.tokenizer.add_tokens([AddedToken("\n\n", normalized=False)])
+    assert getattr(tool_format(tokenizer), "begin", None) == begin == "\n<tool_call>\n"
+
+
 def test_the_result_of_a_tool_is_not_a_part_of_its_call() -> None:
     """Without a stop token between them, the end of a call is unknown."""
     unended = "{% if not m.tool_calls %}<|end|>\n{% endif %}{%- endfor"

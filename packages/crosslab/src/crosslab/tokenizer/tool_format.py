@@ -187,7 +187,9 @@ def _token_begin(tokenizer: ChatTokenizer, text: str, at: int) -> int:
     ``<|START_ACTION|>``.
     """
     added = tokenizer.tokenizer.get_added_tokens_decoder().values()
-    sizes = ((token.content, len(token.content)) for token in added)
+    # A token of blanks is no marker: it may begin in the prompt and end in the answer.
+    names = (token.content for token in added if token.content.strip())
+    sizes = ((name, len(name)) for name in names)
     found = (text.find(name, max(0, at - size + 1), at + size - 1) for name, size in sizes)
     return min((begin for begin in found if begin >= 0), default=at)
 
