@@ -113,7 +113,8 @@ Json MessageOf(const Json& message, const OrderedJson& text) {
   written.erase("images");
   if (written.value("tool_calls", Json()).is_array()) {
     Json& calls = written["tool_calls"];
-    for (size_t i = 0; i < calls.size(); ++i) calls[i] = CallOf(calls[i], text["tool_calls"][i]);
+    const OrderedJson& in_order = text["tool_calls"];  // each search reads all names of the message
+    for (size_t i = 0; i < calls.size(); ++i) calls[i] = CallOf(calls[i], in_order[i]);
   }
   if (!written.contains("content")) written["content"] = "";
   return written;

@@ -35,7 +35,10 @@ std::shared_ptr<const PreparedPicture> TakePicture(const Served& served, Ordered
 
 // Gives calls, and their results, ids of the length that the model's template accepts, in place of
 // other ids, which are those of this server, of other models, or missing.
-void FitIds(size_t length, OrderedJson* messages) {
+void FitIds(const Tokenizer& tokenizer, OrderedJson* messages) {
+  const auto& calls = tokenizer.calls();
+  if (!calls || calls->id_length <= 0) return;
+  const auto length = static_cast<size_t>(calls->id_length);
   std::map<std::string, std::string> fitted;
   std::vector<std::string> open;  // calls without a result
   const auto fit = [&](const std::string& id) {
@@ -84,6 +87,7 @@ std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
     prompts.push_back({std::move(encoded.ids), std::move(echo)});
   };
   if (api.chat()) {
+    FitIds(tokenizer, &asked->api.chat_input.messages);
     asked->thoughts = ThoughtsOf(tokenizer.chat(), api.chat_input);
     std::vector<PromptPicture> pictures;
     add(EncodeShown(served, api.chat_input, api.input(), most, &pictures), {});
@@ -118,10 +122,7 @@ std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form,
 
 Encoded EncodeShown(const Served& served, ChatInput conversation, const std::string& input,
                     size_t most, std::vector<PromptPicture>* pictures) {
-  const auto& calls = served.tokenizer->calls();
-  if (calls && calls->id_length > 0) {
-    FitIds(static_cast<size_t>(calls->id_length), &conversation.messages);
-  }
+  FitIds(*served.tokenizer, &conversation.messages);
   std::vector<std::shared_ptr<const PreparedPicture>> shown;
   for (OrderedJson& message : conversation.messages) {
     if (!message["content"].is_array()) continue;

@@ -73,8 +73,11 @@ def test_a_call_may_have_no_arguments(
     assert '"arguments": {}' in prompt(speaking("hermes"), USER, called(call(arguments)), USER)
 
 
-def test_ids_get_the_length_that_a_template_accepts(speaking: Callable[[str], Served]) -> None:
-    server = speaking("mistral")
+@pytest.mark.parametrize("template", ["mistral", "magistral"])
+def test_ids_get_the_length_that_a_template_accepts(
+    speaking: Callable[[str], Served], template: str
+) -> None:
+    server = speaking(template)
     ours = [called(call(id="call_0a1b_0_0"), call(id="abcdefghi"))]
     ours += [{"role": "tool", "content": "d", "tool_call_id": i} for i in ("call_0a1b_0_0", "x")]
     text = prompt(server, USER, *ours, USER)

@@ -60,4 +60,10 @@ CHANNELS = (
     "{%- if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
 CHANNEL_MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>")
-BY_NAME = {"hermes": HERMES, "llama3": LLAMA3, "mistral": MISTRAL, "channels": CHANNELS}
+BY_NAME = {
+    "hermes": HERMES,
+    "llama3": LLAMA3,
+    "mistral": MISTRAL,
+    "magistral": MISTRAL + "{# after <think> and </think> #}",
+    "channels": CHANNELS,
+}
