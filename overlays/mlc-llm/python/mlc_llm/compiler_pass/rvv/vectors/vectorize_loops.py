@@ -94,7 +94,8 @@ def _inline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     argument in many places, so that code would grow by a power with each such function.
     """
     names = {str(buffer.name) for buffer in func.body.block.alloc_buffers}
-    blocks = Counter(str(realize.block.name_hint) for realize in _blocks(func.body))
+    realized = nodes_of(func.body, tirx.SBlockRealize)
+    blocks = Counter(str(realize.block.name_hint) for realize in realized)
     schedule, done = s_tir.Schedule(func), 0
     inlined: list[Any] = []  # buffers that are computed with elementary functions
     for realize in _blocks(func.body):
