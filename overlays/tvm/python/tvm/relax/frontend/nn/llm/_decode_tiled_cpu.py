@@ -37,7 +37,7 @@ from ._kv_layouts import PagedKeys, match_integers, row_of_pages
 from ._rope_tables import RopeTable, rope_macros, rope_table
 from ._tiled_attention import EMPTY_LSE, LOG2_E, LOWEST_SCORE, row_max
 from ._vector_math import exp2, log2, rounded
-from ._vector_rows import MOST_LANES, copy_row, fill_row, lanes_of, zero_row
+from ._vector_rows import MOST_LANES, copy_row, fill_row, lanes_of, register_bits, zero_row
 
 # Keys of a tile: how many share one step of the softmax, whose instructions wait for each other.
 KV_TILE = 32
@@ -58,12 +58,6 @@ PART = 256
 def _power_of_two(most: int) -> int:
     """Return the largest power of 2 that is at most ``most``."""
     return 1 << most.bit_length() - 1
-
-
-def _register_bits() -> int:
-    """Return the bits of a vector register of the current target; 0 if the target does not say."""
-    target = Target.current(allow_none=True)
-    return int(target.attrs.get("vector-width", None) or 0) if target else 0
 
 
 def _sum(x, row, lanes: int):
@@ -129,27 +123,25 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, zero) -> None:
         T.buffer_store(S_tile, result, [g, first + j])
 
 
-def _add_values(parts, weights, first, values, rows: list, column, zero) -> None:
-    """Add a part of some value vectors, times each query's weights, to the outputs' partial sums.
+def _add_value(parts, weights, j, values, row, first, zero) -> None:
+    """Add a part of a value vector, times each query's weight, to the outputs' partial sums.
 
     Args:
         parts: [group, lanes], which stays in registers.
         weights: [group, KV_TILE].
-        first: the first value's column of the weights.
+        j: the value's column of the weights.
         values: the buffer of the values.
-        rows: the row of each value there, all indices but the last.
-        column: the first column of the part.
+        row: its row there, all indices but the last.
+        first: the first column of the part.
         zero: as for _store_scores.
     """
     group, lanes = map(int, parts.shape)
     dtype = str(parts.dtype)
     lane = T.ramp(0, 1, lanes)
-    for j, row in enumerate(rows):
-        vector = T.Bind(_elements(values, row, column, lanes))
-        value = T.Bind(_widened(vector, lanes, dtype, zero))
-        for g in range(group):
-            weight = T.Broadcast(T.cast(weights[g, first + j], dtype), lanes)
-            T.buffer_store(parts, parts[g, lane] + weight * value, [g, lane])
+    value = T.Bind(_widened(_elements(values, row, first, lanes), lanes, dtype, zero))
+    for g in range(group):
+        weight = T.Broadcast(T.cast(weights[g, j], dtype), lanes)
+        T.buffer_store(parts, parts[g, lane] + weight * value, [g, lane])
 
 
 def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, sliding_window: bool, rope_scaling: dict[str, Any], page_size: int = 16, *, int8_pages: bool = False):
@@ -175,7 +167,7 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
     # Sums of integers are added up in a tree, so that more lanes cost less.
     wider = 2 if int8_pages else 1
     most_sums, most_outputs = MOST_SUMS // wider, MOST_OUTPUTS
-    if int8_pages and _register_bits() >= 256:
+    if int8_pages and register_bits(Target.current(allow_none=True)) >= 256:
         most_sums, most_outputs = 8, 128  # each take 16 registers
     abreast = lanes_of(BLOCK, _power_of_two(max(1, most_sums // group)))  # keys
     lanes = lanes_of(d, wider * SUM_LANES)
@@ -381,9 +373,10 @@ def _attention_decode_cpu(num_kv_heads, num_qo_heads, head_dim, qkv_dtype, slidi
                             count = T.meta_var(keys_of(block))
                             place = T.meta_var(places(block))
                             for some in T.serial(count // V_ABREAST):
-                                _add_values(O_part, P_tile, block * BLOCK + some * V_ABREAST, pages, [place(some * V_ABREAST + j)[1] for j in range(V_ABREAST)], column * v_lanes, zero)
+                                for one in T.unroll(V_ABREAST):
+                                    _add_value(O_part, P_tile, block * BLOCK + some * V_ABREAST + one, pages, place(some * V_ABREAST + one)[1], column * v_lanes, zero)
                             for j in T.serial(count % V_ABREAST):
-                                _add_values(O_part, P_tile, block * BLOCK + count - 1 - j, pages, [place(count - 1 - j)[1]], column * v_lanes, zero)
+                                _add_value(O_part, P_tile, block * BLOCK + count - 1 - j, pages, place(count - 1 - j)[1], column * v_lanes, zero)
                         for g in T.unroll(group):
                             for c in T.vectorized(v_lanes):
                                 if int8_pages:

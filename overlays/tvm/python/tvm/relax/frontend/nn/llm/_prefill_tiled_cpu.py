@@ -22,6 +22,7 @@ from ._attention_masks import causal_mask
 from ._kv_layouts import PagedKeys, RaggedKeys, match_integers, row_of_pages
 from ._rope_tables import rope_table, table_macros
 from ._tiled_attention import PrefillTile, attention_macro
+from ._vector_rows import register_bits
 
 # Upstream's own default where its kernel has the parameter, since TVM 0.27; before, no limit.
 _WINDOW = signature(_prefill_kernels._attention_prefill_cpu).parameters.get("sliding_window_size", Parameter("sliding_window_size", Parameter.KEYWORD_ONLY, default=0)).default
@@ -47,8 +48,7 @@ def prefill_tile(target: Target, d: int) -> PrefillTile:  # noqa: ARG001
     Returns:
         The sizes to pass as ``tile`` to the kernels of this module.
     """
-    lanes = int(target.attrs.get("vector-width", None) or 0) // 32
-    return PrefillTile(kv_tile=32 if lanes >= 32 else 16)
+    return PrefillTile(kv_tile=32 if register_bits(target) >= 1024 else 16)
 
 
 def _prefill_macro(tile: PrefillTile, h_kv: int, h_q: int, d_qk: int, d_v: int, dtype: str, rope_scaling: dict[str, Any], window: int = 0, in_place: bool = False):

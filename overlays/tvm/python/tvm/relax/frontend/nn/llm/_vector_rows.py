@@ -11,9 +11,15 @@ from typing import Any
 
 from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
+from tvm.target import Target
 
 # Most elements of a vector: register groups of eight at a VLEN of 256 bits.
 MOST_LANES = 64
+
+
+def register_bits(target: Target | None) -> int:
+    """Return a target's "vector-width", the bits of a vector register; 0 if it is not set."""
+    return int(target.attrs.get("vector-width", None) or 0) if target else 0
 
 
 def lanes_of(width: int, most: int = MOST_LANES // 2) -> int:
