@@ -174,9 +174,7 @@ def config_fields() -> Mapping[str, ConfigFields]:
 def _fields_of(table: Mapping[str, Any]) -> ConfigFields:
     """Return the fields of a config's language model."""
     text = table.get("text_config")
-    kind = (
-        {**table, **text}.get("model_type") if isinstance(text, dict) else table.get("model_type")
-    )
+    kind = {**table, **(text if isinstance(text, dict) else {})}.get("model_type")
     return config_fields().get(str(kind or "llama"), ConfigFields())
 
 
