@@ -151,6 +151,17 @@ def channels(tmp_path: Path) -> Path:
     return table
 
 
+def without_calls(given: list[Any]) -> list[Any]:
+    """Check the answers that call a tool; return the others, which are whole."""
+    called = [answer for answer in given if calls_of(answer)]
+    assert 0 < len(called) < len(given)
+    for answer in called:
+        check(answer)
+    others = [answer for answer in given if answer not in called]
+    assert all(answer["done"] and answer["fault"] == "" for answer in others)
+    return others
+
+
 def test_calls_in_channels(probe: Path, channels: Path) -> None:
     begin = "<|channel|>commentary to=functions."
     for answer in answers(probe, channels, 10):
@@ -159,17 +170,10 @@ def test_calls_in_channels(probe: Path, channels: Path) -> None:
         assert check(answer) == 1
         assert "".join(text for kind, text in answer["parts"] if kind == THOUGHT) == "so"
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    given = answers(probe, channels, 20, schema=schema)
-    called = [answer for answer in given if calls_of(answer)]
-    assert 0 < len(called) < len(given)
-    for answer in given:
-        if answer in called:
-            check(answer)
-        else:
-            assert answer["done"] and answer["fault"] == ""
-            assert answer["text"].startswith(FINAL)
-            said = "".join(text for kind, text in answer["parts"] if kind == TEXT)
-            jsonschema.validate(json.loads(said), schema)
+    for answer in without_calls(answers(probe, channels, 20, schema=schema)):
+        assert answer["text"].startswith(FINAL)
+        said = "".join(text for kind, text in answer["parts"] if kind == TEXT)
+        jsonschema.validate(json.loads(said), schema)
 
 
 @pytest.mark.parametrize("text", ["<tool_call> it", 'so {"name": "x"}', "a [TOOL", "<think>a"])
@@ -187,11 +191,5 @@ def test_an_answer_calls_or_matches_a_schema(probe: Path, named: tuple[str, Path
     if name == "llama3":  # its calls begin as JSON does
         assert {answer["field"] for answer in given} == {"tools"}
         return
-    called = [answer for answer in given if calls_of(answer)]
-    assert 0 < len(called) < len(given)
-    for answer in given:
-        if answer in called:
-            check(answer)
-        else:
-            jsonschema.validate(json.loads(answer["text"]), schema)
-            assert answer["done"] and answer["fault"] == ""
+    for answer in without_calls(given):
+        jsonschema.validate(json.loads(answer["text"]), schema)
