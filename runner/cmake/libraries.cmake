@@ -86,8 +86,7 @@ set(xgrammar_includes ${xgrammar_SOURCE_DIR}/include ${xgrammar_SOURCE_DIR}/3rdp
 set(xgrammar_place ${xgrammar_SOURCE_DIR}=xgrammar)
 file(GLOB_RECURSE xgrammar ${xgrammar_SOURCE_DIR}/cpp/*.cc)
 list(FILTER xgrammar EXCLUDE REGEX /cpp/tvm_ffi/)  # Python's binding
-# In batches: most of the compiler's time goes into the templates that its sources share.
-add_objects(xgrammar ROOT ${xgrammar_SOURCE_DIR} SOURCES ${xgrammar} PLACES ${xgrammar_place} BATCH 8
+add_objects(xgrammar ROOT ${xgrammar_SOURCE_DIR} SOURCES ${xgrammar} PLACES ${xgrammar_place} BATCH ${batch}
             HEADERS <algorithm> <functional> <memory> <optional> <string> <unordered_map> <variant>
                     <vector> <picojson.h>
             # The runner decides what becomes of a warning.
