@@ -148,7 +148,10 @@ def test_a_model_that_loads_reads_its_keys_again_afterwards(start: Start, folder
         f"until [ -e {at}/goes-on ]; do sleep 0.05; done\n"
         f"({serves}) &\nwait; wait\n"
     )
+    # Under nohup, the shell could not trap the signal.
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     server = start(10_000)
+    signal.signal(signal.SIGHUP, inherited)
     request = threading.Thread(target=answer, args=(server, "small"))
     request.start()
     served.until(lambda: processes(folder, "small") != [])

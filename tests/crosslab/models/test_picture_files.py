@@ -48,7 +48,7 @@ def prepared(probe: Path, file: Path, *how: Any) -> Pixels:
 @pytest.mark.parametrize("filter_", FILTERS)
 @pytest.mark.parametrize(
     ("height", "width", "shortest"),
-    [(45, 70, SIDE), (28, 28, SIDE), (500, 333, 30), (1, 900, SIDE), (2000, 3, 57), (33, 31, 32)],
+    [(45, 70, SIDE), (28, 28, SIDE), (500, 333, 30), (1, 900, SIDE), (300, 3, 57), (33, 31, 32)],
 )
 def test_the_board_prepares_as_the_reference(
     probe: Path, tmp_path: Path, height: int, width: int, shortest: int, filter_: str
@@ -114,7 +114,7 @@ def test_pictures_of_a_turned_camera_are_upright(
     assert apart.max() <= JPEG_BOUND
     data = file.read_bytes()
     end = data.index(b"Exif") + len(_exif(value, order))
-    for length in range(2, end, 3):  # a file that ends within its Exif data
+    for length in range(2, end, 7):  # a file that ends within its Exif data
         file.write_bytes(data[:length])
         assert run(probe, file).returncode == 2
 
