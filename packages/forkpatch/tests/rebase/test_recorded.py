@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from forklab import CORE, ForkLab, core, git, message
+
+from forkpatch.rebase import resolution
 
 PATH = "python/calc/core.py"
 RESOLVED = core(sub="abs(b - a)")
@@ -45,6 +48,22 @@ def test_recorded_resolution_serves_another_branch_and_another_clone(branches: F
     branches.edit_lock('calc = "1.0"', 'calc = "2.1"')
     branches.ok("apply")
     assert (branches.tree / PATH).read_bytes() == b"import os\n\n\n" + RESOLVED
+
+
+def test_a_run_that_ends_before_a_resolution_is_recorded_records_it_again(
+    branches: ForkLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert branches.run("rebase", "calc", "2.0").code == 1
+    (branches.root / ".work/rebase/calc/tree" / PATH).write_bytes(RESOLVED)
+    with monkeypatch.context() as patch:
+        patch.setattr(resolution, "remember", ended)
+        with suppress(KeyboardInterrupt):
+            branches.run("rebase", "calc", "--continue")
+    branches.ok("rebase", "calc", "--continue")
+    assert [*(branches.patches.parent / "resolutions").glob("*/resolution.json")] != []
 
 
 @pytest.mark.parametrize("case", ["renamed", "renamed back", "another change"])

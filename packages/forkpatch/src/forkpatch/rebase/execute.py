@@ -25,7 +25,7 @@ from forkpatch.rebase.conflicts import (
 )
 from forkpatch.rebase.merging import Move, merge_patches
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
-from forkpatch.rebase.recorded import remember, replay
+from forkpatch.rebase.recorded import replay
 from forkpatch.rebase.resolution import complete, merge_by_syntax
 from forkpatch.rebase.workspace import MERGED, Rebase
 from forkpatch.sources.history import UpstreamCommit
@@ -104,10 +104,7 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
         return complete(stopped, tree, "resolved as recorded")
     warn(*(f"{step.patch}: {reason}" for reason in reasons))
     if tree := merge_by_syntax(rebase, step):
-        trees = (step.original, rebase.plan.head, tree)
-        done = complete(stopped, tree, "merged by mergiraf")
-        remember(rebase.merged, rebase.resolutions, step.patch, trees)
-        return done
+        return complete(stopped, tree, "merged by mergiraf", record=True)
     return stopped
 
 

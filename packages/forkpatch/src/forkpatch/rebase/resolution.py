@@ -76,15 +76,15 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
     if not accepted:
         _check_moved(rebase, step, tree)
         _check_symbols(rebase, step, tree)
-    done = complete(rebase, tree, f"accepted: {accepted}" if accepted else "resolved by hand")
-    if all(item.kind is not ConflictKind.MISPLACED for item in rebase.plan.conflicts):
-        trees = (step.original, head, tree)
-        remember(rebase.merged, rebase.resolutions, step.patch, trees)
-    return done
+    record = all(item.kind is not ConflictKind.MISPLACED for item in rebase.plan.conflicts)
+    how = f"accepted: {accepted}" if accepted else "resolved by hand"
+    return complete(rebase, tree, how, record=record)
 
 
-def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
+def complete(rebase: Rebase, tree: str, how: str, *, record: bool = False) -> Rebase:
     """Complete the step with conflicts by a tree in which the conflicts are resolved.
+
+    With ``record``, keep the resolution with the fork.
 
     Raises:
         UserError: the series could not be written at the end of the rebase: the tree has what no
@@ -101,6 +101,10 @@ def complete(rebase: Rebase, tree: str, how: str) -> Rebase:
             f"{step.patch}: the resolution cannot be a patch: {error.what}",
             remedy=f"correct it in {rebase.tree}, then go on with --continue",
         ) from error
+    if record:  # before the plan has the step: a run that is killed here records it again
+        remember(
+            rebase.merged, rebase.resolutions, step.patch, (step.original, rebase.plan.head, tree)
+        )
     kinds = ", ".join(dict.fromkeys(str(conflict.kind) for conflict in rebase.plan.conflicts))
     by_hand = _lines_by_hand(rebase, step.original, tree)
     plan = rebase.plan.completed(
