@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ parts of a runner, compiled by a process of its own beside the steps before them.
 
-These steps (model, parameters, model library) keep one core busy, and need nothing of C++. What is
-not finished when they end is waited for; what fails is made again by the step that needs it, which
-reports the error.
+These steps keep one core busy, and need nothing of C++: model, parameters and model library before
+the runner, the emulator before the server. What is not finished when they end is waited for; what
+fails is made again by the step that needs it, which reports the error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +29,7 @@ _console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def compiled_ahead(tvm_tree: Path, cache: Path) -> Iterator[None]:
-    """Compile the runtime and the runner's objects in a process that ends with the ``with`` block.
+    """Compile the runtime and the objects of runner and server, beside the ``with`` block.
 
     Do nothing if the cache has a runtime, or this machine has only one CPU.
 
@@ -46,9 +47,9 @@ def compiled_ahead(tvm_tree: Path, cache: Path) -> Iterator[None]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        process_group=0,  # of this session, within which the kernel heeds its priority
     ) as process:
-        _console.print(f"runtime and runner: compiled beside the model (process {process.pid})")
+        _console.print(f"runner and server: compiled beside other steps (process {process.pid})")
         try:
             yield
         finally:
@@ -61,7 +62,10 @@ def main(tvm_tree: str, cache: str, parent: str) -> None:
     end_with_parent(int(parent))
     folder, toolchain = Path(cache), find_cross()
     runtime = build_runtime(Path(tvm_tree), toolchain, folder)
-    compile_parts(LinkRequest(runtime=runtime, toolchain=toolchain, server=False), folder)
+    request = LinkRequest(runtime=runtime, toolchain=toolchain, server=False)
+    compile_parts(request, folder)
+    os.nice(10)  # the emulator comes first
+    compile_parts(replace(request, server=True), folder)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 The steps are: import, parameters, reference, kernels, compilation (through MLC-LLM if its tree is
 given, else by the project's own definition), runtime, runner, emulator, and a comparison with a
 reference in numpy. The reference reads the same stored parameters, and rounds activations like the
-kernels. The server's sources are compiled after the comparison, which does not need them.
+kernels. The comparison does not need the server: it is compiled beside the emulator, or afterwards.
 """
 
 from __future__ import annotations
@@ -192,19 +192,23 @@ def run(job: Job) -> int:
         UserError: see :func:`main`.
         LabError: a step fails.
     """
+    require_qemu()
+    with compiled_ahead(job.recipe.runtime_tree, job.cache):
+        return _run(job)
+
+
+def _run(job: Job) -> int:
     clock, left_out = Clock(), omissions(job)
     for omission in left_out[len(job.without) :]:  # forkpatch named the others
         why = escape(f"{omission.what}: {omission.why}")
         _progress.print(f"[yellow]left out:[/] {why}", soft_wrap=True)
         if omission.remedy:
             _progress.print(f"  {omission.remedy}", soft_wrap=True, markup=False)
-    require_qemu()
     tarball = tarball_of(job.dist, job.release, job.recipe.label, job.project / "dist")
     try:
-        with compiled_ahead(job.recipe.runtime_tree, job.cache):
-            question = ask(job, clock)
-            parts = partial(_parts, job, question) if job.offload else None
-            runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
+        question = ask(job, clock)
+        parts = partial(_parts, job, question) if job.offload else None
+        runner = build_runner(job.recipe.of(question.model.folder), job.cache, clock, parts)
         if job.offload:
             question = replace(question, params=job.offload.params(question.params, job.cache))
     except Exception:
