@@ -27,7 +27,6 @@ from accelerator.timing import timeline
 from accelerator.workload.extraction import NAMED, model_workloads
 from accelerator.workload.networks import NETWORKS
 from costmodel import cli as estimate
-from costmodel.accuracy import llama
 from costmodel.counting.relations import is_number
 from costmodel.estimate.workload import (
     DEFAULT_PHASES,
@@ -131,7 +130,12 @@ def parser() -> Parser:
         "answer", help="let SmolLM2 answer a prompt, with its products on the device"
     ).add_argument
     add("device", help="as above")
-    add("--gguf", metavar="FILE", type=Path, help="another Llama (default: the pinned SmolLM2)")
+    add(
+        "--gguf",
+        metavar="FILE",
+        type=Path,
+        help="another model of a Llama-like family (default: the pinned SmolLM2)",
+    )
     add("--prompt", default=PROMPT, help=f"(default: {PROMPT})")
     _add_attention(add)
     add("--tokens", type=int, default=16, metavar="N", help="answer at most N tokens (16)")
@@ -363,12 +367,13 @@ def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
     """Print the device's answer and its errors; return 1 if its logits differ from numpy's."""
     if args.tokens < 1:
         raise AcceleratorError(f"--tokens {args.tokens}: must be at least 1")
+    cache = default_cache()
     path = (
         _given(args.gguf, "a model in GGUF")
         if args.gguf
-        else fetch_asset(read_pins(PROJECT).asset(PINNED_MODEL), default_cache())
+        else fetch_asset(read_pins(PROJECT).asset(PINNED_MODEL), cache)
     )
-    loaded, tokenizer = llama.load(path), model.chat_tokenizer(path)
+    loaded, tokenizer = model.load(path, cache)
     prompt = tokenizer.chat_ids(args.prompt)
     steps, attention = [], args.attention == DEVICE
     for step in model.answer(loaded, device, prompt, args.tokens, tokenizer.stop_ids, attention):

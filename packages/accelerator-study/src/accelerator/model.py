@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,15 @@ from accelerator.lowering import lower
 from accelerator.mapping import best
 from accelerator.program import Program
 from accelerator.study import execute
-from costmodel.accelerator.scheme import FLOAT32, Scheme
-from costmodel.accuracy.llama import EMBEDDING, FloatLlama
 from costmodel.accuracy.rounding import F32
-from crosslab.models.sources.gguf_import import BoundedReader
-from crosslab.tokenizer.chat_tokenizer import ChatTokenizer, build_tokenizer, save_tokenizer
+from crosslab.models.config import read_family
+from crosslab.models.llama_params import FileWeights
+from crosslab.models.reference import ReferenceLlama
+from crosslab.models.sources.gguf_import import import_gguf
+from crosslab.models.sources.model_folder import CONFIG_FILE
+from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
+EMBEDDING = "model.embed_tokens.weight"
 MOST = 127
 Rounded = Callable[[F32, str], tuple[Int8, F32]]
 """Rounds a matrix to int8 values and a scale for each row; the text names the other operand."""
@@ -146,47 +148,15 @@ class IntegerProduct:
             return layer.reference(values, weights)
         if isinstance(self.device, MatrixUnit):
             return execute(lower_extension(layer, self.device), (values, weights), self.proved)[0]
-        # Whole blocks of rows: a text that grows by a token mostly reuses its streams.
-        rest = -len(values) % self.device.batch
-        program = lowered(replace(layer, rows=layer.rows + rest), self.device)
-        padded = np.pad(values, ((0, rest), (0, 0)))
-        return execute(program, (padded, weights), self.proved)[0][: len(values)]
+        return execute(lowered(layer, self.device), (values, weights), self.proved)[0]
 
 
-@dataclass(frozen=True)
-class IntegerLlama(FloatLlama):
-    """A Llama whose products are in W8A8.
-
-    Attributes:
-        integer: computes the products.
-        attention: attention's products are in W8A8, too; else in float32.
-    """
-
-    integer: IntegerProduct = field(default_factory=IntegerProduct)
-    attention: bool = True
-
-    @classmethod
-    def of(cls, model: FloatLlama, integer: IntegerProduct, attention: bool) -> IntegerLlama:
-        """Return the model with its products replaced by ``integer``."""
-        return cls(**vars(model), integer=integer, attention=attention)
-
-    def product(self, values: F32, name: str, scheme: Scheme) -> F32:  # noqa: ARG002 - overrides
-        """Return values times the named weights, both rounded to int8; ``scheme`` is not used."""
-        return self.integer(values, name, self.tensors)
-
-    def mixed(self, query: F32, key: F32, value: F32) -> F32:
-        """Return the output of attention: heads x tokens x width."""
-        if not self.attention:
-            return super().mixed(query, key, value)
-        heads, tokens, width = query.shape
-        # Queries that share keys are rows of one product.
-        rows = query.reshape(self.kept, -1, width)
-        visible = np.tile(np.tri(tokens, dtype=bool), (heads // self.kept, 1))
-        parts = [
-            attend(*operands, visible, self.integer.sums)[0]
-            for operands in zip(rows, key, value, strict=True)
-        ]
-        return np.stack(parts).reshape(query.shape)
+def integer_model(
+    model: ReferenceLlama, integer: IntegerProduct, attention: bool
+) -> ReferenceLlama:
+    """Return a model whose products, with attention's if ``attention``, are in W8A8."""
+    attending = partial(attend, sums=integer.sums) if attention else None
+    return replace(model, product=integer, attend=attending)
 
 
 @dataclass(frozen=True)
@@ -209,28 +179,28 @@ class NextToken:
 
 
 def answer(
-    model: FloatLlama,
+    model: ReferenceLlama,
     device: Device | MatrixUnit,
     prompt: Sequence[int],
     most: int,
     stop: Sequence[int],
     attention: bool = True,
 ) -> Iterator[NextToken]:
-    """Yield up to ``most`` likeliest next tokens of a prompt; each step computes the whole text.
+    """Yield up to ``most`` likeliest next tokens of a prompt.
 
     A token in ``stop`` is the last. The device computes attention's products if ``attention`` is
     true; else they are in float32.
     """
-    text = list(prompt)
     weights: dict[str, tuple[Int8, F32]] = {}
     both = (IntegerProduct(device, weights), IntegerProduct(None, weights))
     models = (
-        *(IntegerLlama.of(model, integer, attention) for integer in both),
-        model,
-        *([IntegerLlama.of(model, both[1], False)] if attention else []),
+        *(integer_model(model, integer, attention) for integer in both),
+        replace(model),
+        *([integer_model(model, both[1], False)] if attention else []),
     )
+    read = list(prompt)
     for _ in range(most):
-        on_unit, integer, plain, *others = (m.logits(np.array(text), FLOAT32) for m in models)
+        on_unit, integer, plain, *others = (m.read_all(read) for m in models)
         largest = np.abs(plain[-1]).max()
         error, *without = (
             float(np.abs(m[-1] - plain[-1]).max() / largest) for m in (on_unit, *others)
@@ -238,13 +208,13 @@ def answer(
         token, same, other = (int(logits[-1].argmax()) for logits in (on_unit, integer, plain))
         equal = bool(np.array_equal(on_unit, integer))
         yield NextToken(token, same, other, equal, error, *(without or [error]))
-        text.append(token)
+        read = [token]
         if token in stop:
             return
 
 
 def sensitivity(
-    model: FloatLlama, text: Sequence[int], disturbance: float, attention: bool = True
+    model: ReferenceLlama, text: Sequence[int], disturbance: float, attention: bool = True
 ) -> float:
     """Return the relative change of a logit in W8A8 after a small error in the embeddings.
 
@@ -259,22 +229,27 @@ def sensitivity(
     Returns:
         the largest difference of a logit of the last token, relative to the largest logit.
     """
-    embedding = model.tensors[EMBEDDING]
+    embedding = model.params[EMBEDDING]
     errors = np.random.default_rng(0).uniform(-disturbance, disturbance, embedding.shape)
-    disturbed = {**model.tensors, EMBEDDING: (embedding * (1 + errors)).astype(np.float32)}
+    disturbed = {**model.params, EMBEDDING: (embedding * (1 + errors)).astype(np.float32)}
     # Both models share int8 weights, also of an output head that is tied to the embedding.
     integer = IntegerProduct()
-    models = (model, FloatLlama(**{**vars(model), "tensors": disturbed}))
     first, second = (
-        IntegerLlama.of(llama, integer, attention).logits(np.array(text), FLOAT32)[-1]
-        for llama in models
+        integer_model(llama, integer, attention).read(text)
+        for llama in (model, replace(model, params=disturbed))
     )
     return float(np.abs(second - first).max() / np.abs(first).max())
 
 
-def chat_tokenizer(path: Path) -> ChatTokenizer:
-    """Return the tokenizer and chat template of a GGUF file."""
-    fields: dict[str, Any] = {n: f.contents() for n, f in BoundedReader(path).fields.items()}
-    with TemporaryDirectory() as folder:
-        save_tokenizer(build_tokenizer(fields), fields, Path(folder))
-        return ChatTokenizer.load(Path(folder))
+def load(path: Path, cache: Path) -> tuple[ReferenceLlama, ChatTokenizer]:
+    """Return the model of a GGUF file in float32, and its tokenizer with the chat template.
+
+    Raises:
+        UserError: the file is not GGUF, or its model or tokenizer is not supported.
+        AcceleratorError: the model has experts.
+    """
+    folder = import_gguf(path, cache)
+    config = read_family(folder / CONFIG_FILE)
+    if config.experts:
+        raise AcceleratorError(f"{path}: a mixture of experts, which a device does not compute")
+    return ReferenceLlama(config, dict(FileWeights(folder, config))), ChatTokenizer.load(folder)

@@ -9,41 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
 
 from accelerator import model, study
 from accelerator.cli import main
 from accelerator.device import Device, load_device
+from accelerator.errors import AcceleratorError
 from accelerator.extension.unit import MatrixUnit, load_target
 from accelerator.figures import busy, points
 from accelerator.isa.instructions import Queue
 from accelerator.layer import Int8, Int32, LinearLayer
-from costmodel.accuracy.llama import FloatLlama
+from crosslab.models.config import LlamaConfig
+from crosslab.models.llama_params import random_weights
+from crosslab.models.reference import ReferenceLlama
 
 DEVICES = [load_device("vta-1x16x16"), load_device("vta-16x16x16")]
-HIDDEN, INNER, VOCABULARY = 48, 80, 50
+CONFIG = LlamaConfig(48, 80, 3, 1, 16, layers=2, vocab=50, tied=True)
 
 
-def small_llama() -> FloatLlama:
-    random = np.random.default_rng(5)
-    shapes = {"token_embd.weight": (VOCABULARY, HIDDEN), "output_norm.weight": (HIDDEN,)}
-    for layer in range(2):
-        for name, shape in {
-            "attn_norm": (HIDDEN,),
-            "ffn_norm": (HIDDEN,),
-            "attn_q": (HIDDEN, HIDDEN),
-            "attn_k": (HIDDEN // 3, HIDDEN),
-            "attn_v": (HIDDEN // 3, HIDDEN),
-            "attn_output": (HIDDEN, HIDDEN),
-            "ffn_gate": (INNER, HIDDEN),
-            "ffn_up": (INNER, HIDDEN),
-            "ffn_down": (HIDDEN, INNER),
-        }.items():
-            shapes[f"blk.{layer}.{name}.weight"] = shape
-    tensors = {
-        name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()
-    }
-    return FloatLlama(2, 3, 1, 10000.0, 1e-5, tensors, Tokenizer(models.BPE()))
+def small_llama() -> ReferenceLlama:
+    return ReferenceLlama(CONFIG, dict(random_weights(CONFIG, 5)))
 
 
 @pytest.mark.parametrize(
@@ -81,6 +65,15 @@ def test_attention_in_int8_is_near_to_floats() -> None:
     again, _ = model.attend(query, key, value, hidden, sums)
     shorter, _ = model.attend(query, key[:39], value[:39], hidden[:, :39], sums)
     assert np.array_equal(again, shorter)
+
+
+def test_a_mixture_of_experts_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    config = {**CONFIG.to_hf(), **experts, "architectures": ["MixtralForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(model, "import_gguf", lambda *_: tmp_path)
+    with pytest.raises(AcceleratorError, match=r"a\.gguf: a mixture of experts"):
+        model.load(Path("a.gguf"), tmp_path)
 
 
 def test_an_answer_ends_where_the_model_does() -> None:
@@ -190,7 +183,7 @@ def test_describe_says_what_a_description_makes(capsys: pytest.CaptureFixture[st
         (["layers", "vta-1x16x16", "--gemm", "1,1,200000"], "passes 32 bits"),
         (["layers", "vta-1x16x16", "--model", "none.json"], "cannot be read"),
         (["disassemble", "vta-1x16x16", __file__], "bytes: instructions have 16|unknown opcode"),
-        (["answer", "vta-1x16x16", "--gguf", __file__], "not a Llama in GGUF"),
+        (["answer", "vta-1x16x16", "--gguf", __file__], "is not a GGUF file"),
         (["answer", "vta-1x16x16", "--tokens", "0"], "--tokens 0: must be at least 1"),
         (["answer", "vta-1x16x16", "--gguf", "none.gguf"], "none.gguf: the file does not exist"),
         (["disassemble", "vta-1x16x16", "none.bin"], "none.bin: the file does not exist"),
@@ -203,5 +196,5 @@ def test_a_mistake_is_named(
 ) -> None:
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ")
+    assert "\nerror: " in f"\n{error}"
     assert any(part in error for part in message.split("|"))

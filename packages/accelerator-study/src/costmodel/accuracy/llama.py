@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class FloatLlama:
     def quantized(self, scheme: Scheme) -> FloatLlama:
         """Return the model with the weights of its products rounded by a scheme."""
         rounded = {n: rounding.weights(value, scheme) for n, value in self.matrices.items()}
-        return FloatLlama(**{**vars(self), "tensors": {**self.tensors, **rounded}})
+        return replace(self, tensors={**self.tensors, **rounded})
 
     @property
     def matrices(self) -> dict[str, F32]:
@@ -73,21 +73,16 @@ class FloatLlama:
             hidden = hidden + self._attention(normed, name, scheme)
             normed = self._norm(hidden, tensors[name + "ffn_norm.weight"])
             gate, up = (
-                self.product(normed, name + f"ffn_{part}.weight", scheme) for part in ("gate", "up")
+                self._product(normed, name + f"ffn_{part}.weight", scheme)
+                for part in ("gate", "up")
             )
             inner = gate / (1 + np.exp(-gate)) * up
-            hidden = hidden + self.product(inner, name + "ffn_down.weight", scheme)
+            hidden = hidden + self._product(inner, name + "ffn_down.weight", scheme)
         normed = self._norm(hidden, tensors["output_norm.weight"])
-        return self.product(normed, self._head, scheme)
+        return self._product(normed, self._head, scheme)
 
-    def product(self, values: F32, name: str, scheme: Scheme) -> F32:
-        """Round values (tokens x inputs) by the scheme, and multiply them by the named weights.
-
-        The weights are not rounded here. Subclasses may override the method.
-
-        Returns:
-            tokens x outputs.
-        """
+    def _product(self, values: F32, name: str, scheme: Scheme) -> F32:
+        """Round values (tokens x inputs) by the scheme; return their product by named weights."""
         return np.asarray(rounding.activations(values, scheme) @ self.tensors[name].T)
 
     def _norm(self, values: F32, weight: F32) -> F32:
@@ -97,27 +92,18 @@ class FloatLlama:
     def _attention(self, values: F32, name: str, scheme: Scheme) -> F32:
         tokens = len(values)
         query, key, value = (
-            self.product(values, f"{name}attn_{part}.weight", scheme)
+            self._product(values, f"{name}attn_{part}.weight", scheme)
             .reshape(tokens, -1, self._width)
             .transpose(1, 0, 2)
             for part in ("q", "k", "v")
         )
         query, key = self._rotated(query), rounding.cache(self._rotated(key), scheme)
         value = rounding.cache(value, scheme)
-        flat = self.mixed(query, key, value).transpose(1, 0, 2).reshape(tokens, -1)
-        return self.product(flat, name + "attn_output.weight", scheme)
+        flat = self._mixed(query, key, value).transpose(1, 0, 2).reshape(tokens, -1)
+        return self._product(flat, name + "attn_output.weight", scheme)
 
-    def mixed(self, query: F32, key: F32, value: F32) -> F32:
-        """Return the output of attention; subclasses may override it.
-
-        Args:
-            query: heads x tokens x width.
-            key: kept heads x tokens x width.
-            value: kept heads x tokens x width.
-
-        Returns:
-            heads x tokens x width.
-        """
+    def _mixed(self, query: F32, key: F32, value: F32) -> F32:
+        """Return the output of attention; all arrays are heads x tokens x width."""
         group, tokens = self.heads // self.kept, query.shape[1]
         scores = query.reshape(self.kept, group, tokens, -1) @ key[:, None].transpose(0, 1, 3, 2)
         scores = scores / np.float32(np.sqrt(self._width))
