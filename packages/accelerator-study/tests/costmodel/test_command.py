@@ -19,7 +19,6 @@ from costmodel.accelerator.scheme import SCHEMES
 from costmodel.accuracy import llama
 from costmodel.cli import main
 from costmodel.errors import CostError
-from costmodel.estimate.extents import evaluate
 from costmodel.estimate.workload import bind_phase, layer_kind
 
 NONE = {"grain": "none", "group": 0, "scale_bits": 0, "zero_bits": 0}
@@ -111,13 +110,11 @@ def test_kinds_come_from_the_names_of_weights(weight: str, kind: tuple[str, int 
     assert layer_kind(product(weight, 1, 1, 1)) == kind
 
 
-def test_extents_are_plain_arithmetic() -> None:
-    sizes = {"n": 7, "b": 2}
-    assert evaluate("((n*b)+min(n,3)-(n//2)%2)", sizes, "f") == 14 + 3 - 1
-    with pytest.raises(CostError, match="dimension 'q' is unbound"):
-        evaluate("q*2", sizes, "f")
-    with pytest.raises(CostError, match="not integer arithmetic"):
-        evaluate("n.real", sizes, "f")
+def test_an_unbound_size_is_named() -> None:
+    entry = {"products": [product("w", "q*2", 1, 1)], "others": [], "unclassified": []}
+    with pytest.raises(CostError, match=r"dimension 'q' is unbound in 'q\*2'") as told:
+        bind_phase({"entries": {"decode": entry}}, "decode", 8, {})
+    assert told.value.remedy == "bind it: --bind q=NUMBER"
 
 
 def test_golden_figures_by_the_command(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from crosslab.errors import UserError
 from torchroad import cli
 from torchroad.cli import _checked, parser, report_of
 from torchroad.job import CaseResult, TorchResult, compare
-from torchroad.multiply_adds import MultiplyAdds, evaluate
+from torchroad.multiply_adds import MultiplyAdds
 from torchroad.program import TorchModel, import_model
 
 
@@ -71,22 +71,6 @@ def test_a_missing_file_is_refused_first(tmp_path: Path) -> None:
 def test_an_option_that_does_not_fit_the_model_is_refused(words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parser().read([*words, "--tvm-tree", "."], _checked)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        *(("n*4", 28), ("(n + 1)//2*n", 28), ("n % 4 - 1", 2), ("12", 12)),
-        *(("min(n, 5)*2", 10), ("max(n, n*2, 3)", 14)),
-    ],
-)
-def test_extents_are_arithmetic(text: str, number: int) -> None:
-    assert evaluate(text, {"n": 7}) == number
-
-
-def test_extents_are_nothing_but_arithmetic() -> None:
-    with pytest.raises(ValueError, match="not arithmetic"):
-        evaluate("print(n)", {"n": 7})
 
 
 def test_outputs_are_compared_with_their_largest() -> None:

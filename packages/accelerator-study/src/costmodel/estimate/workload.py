@@ -13,8 +13,8 @@ from typing import Any
 from costmodel.accelerator.scheme import WIDEST, Grain, Scheme
 from costmodel.counting.relations import is_number
 from costmodel.errors import WORK_ANEW, CostError, read_json
-from costmodel.estimate.extents import evaluate, names
 from costmodel.estimate.product import Gemm, Role
+from groundwork.extents import evaluate, names
 
 CONTEXT, BATCH = "context", "batch_size"
 DEFAULT_PHASES = "prefill:512,decode:1024"
@@ -207,11 +207,18 @@ def bind_entry(
 
     Raises:
         CostError: a dimension stays unbound.
-        ValueError: a count, a width or a number of bits is impossible.
+        ValueError: a count, a width, an extent or a number of bits is impossible.
     """
 
     def value(extent: int | str) -> int:
-        return evaluate(extent, sizes, f"{entry_name}")
+        try:
+            return evaluate(extent, sizes)
+        except KeyError as unbound:
+            name = unbound.args[0]
+            raise CostError(
+                f"{entry_name}: dimension {name!r} is unbound in {extent!r}",
+                remedy=f"bind it: --bind {name}=NUMBER",
+            ) from unbound
 
     def amount(other: Mapping[str, Any], key: str) -> int:
         return _whole(key, value(other[key]), 0)
