@@ -185,7 +185,7 @@ class Partition:
 
     def _limits(self, node: Any) -> tuple[float, float | None] | None:
         """Return a Clip's limits; None if they are not constant, not from 0, or in wrong order."""
-        values = {a.name: a.f for a in node.attribute}
+        values = _attributes(node)
         for name, operand in zip(("min", "max"), node.input[1:], strict=False):
             if operand and operand not in self.constants:
                 return None
@@ -197,14 +197,13 @@ class Partition:
 
     def _normed(self, part: DeviceLayer, node: Any) -> DeviceLayer | None:
         """Return a layer with a batch norm; None if its statistics are the picture's."""
-        training = any(a.name == "training_mode" and a.i for a in node.attribute)
-        if training or any(name not in self.constants for name in node.input[1:5]):
+        about, known = _attributes(node), self.constants.keys() >= {*node.input[1:5]}
+        if about.get("training_mode") or not known:
             return None
         scale, shift, mean, variance = (self.constants[n].astype(float) for n in node.input[1:5])
         if scale.size != part.bias.size:  # until opset 8, with an element for each position
             return None
-        epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
-        factor = scale / np.sqrt(variance + epsilon)
+        factor = scale / np.sqrt(variance + about.get("epsilon", 1e-5))
         weights = part.weights * factor.reshape(-1, *[1] * (part.weights.ndim - 1))
         return replace(part, weights=weights, bias=(part.bias - mean) * factor + shift)
 
@@ -234,15 +233,15 @@ class Partition:
         bias = np.zeros(len(weights))
         if len(node.input) > 2:
             bias = self.constants[node.input[2]].astype(float)
-        groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+        groups = _attributes(node).get("group", 1)
         layer = Convolution(name_of(node), channels, len(weights), rows, columns, groups)
         return DeviceLayer((node,), layer, node.input[0], node.output[0], weights, bias)
 
     def _product(self, node: Any) -> DeviceProduct | None:
         """Return the product of a MatMul or Gemm, or None if the device cannot compute it."""
-        attributes = {a.name: a for a in node.attribute}
-        plain = all(attributes[n].f == 1.0 for n in ("alpha", "beta") if n in attributes)
-        turned = [n in attributes and attributes[n].i for n in ("transA", "transB")]
+        about = _attributes(node)
+        plain = all(about.get(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+        turned = [about.get(name, 0) for name in ("transA", "transB")]
         bias = self.constants.get(node.input[2]) if len(node.input) > 2 else np.zeros(1)
         if node.op_type not in ("Gemm", "MatMul") or not plain or turned[0] or bias is None:
             return None
@@ -269,11 +268,10 @@ class Partition:
         return () if tensor is None else tensor.shape
 
     def _pooling(self, node: Any) -> DeviceLayer | None:
-        kernel = next(list(a.ints) for a in node.attribute if a.name == "kernel_shape")
-        ceiling = any(a.name == "ceil_mode" and a.i for a in node.attribute)
-        if len(node.output) > 1 or ceiling:
+        about = _attributes(node)
+        if len(node.output) > 1 or about.get("ceil_mode"):
             return None
-        layer = Pooling(name_of(node), *self._picture(node, kernel))
+        layer = Pooling(name_of(node), *self._picture(node, about["kernel_shape"]))
         return DeviceLayer((node,), layer, node.input[0], node.output[0])
 
     def _picture(self, node: Any, kernel: Any) -> tuple[int, Axis, Axis]:
@@ -300,8 +298,11 @@ class Partition:
             return int(np.prod(given) * np.prod(weight[1:]))
         if node.op_type == "Conv":
             return results * int(np.prod(weight[1:]))
-        transposed = any(a.name == "transA" and a.i for a in node.attribute)
-        return results * given[0 if transposed else -1]
+        return results * given[0 if _attributes(node).get("transA") else -1]
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 def _read(node: Any) -> Iterator[str]:
@@ -330,12 +331,12 @@ def _window(node: Any, kernel: Any) -> list[tuple[int, int, int, int, int]]:
     Raises:
         AcceleratorError: the padding is to be found at run time.
     """
-    ints = {a.name: list(a.ints) for a in node.attribute}
-    mode = next((a.s.decode() for a in node.attribute if a.name == "auto_pad"), "NOTSET")
+    about = _attributes(node)
+    mode = about.get("auto_pad", b"NOTSET").decode()
     if mode not in ("NOTSET", "VALID"):
         raise AcceleratorError(f"{node.name}: auto_pad {mode}")
-    stride, dilation = ints.get("strides", [1, 1]), ints.get("dilations", [1, 1])
-    pads = ints.get("pads", [0, 0, 0, 0])
+    stride, dilation = about.get("strides", [1, 1]), about.get("dilations", [1, 1])
+    pads = about.get("pads", [0, 0, 0, 0])
     return [(int(kernel[d]), stride[d], pads[d], dilation[d], pads[d + 2]) for d in range(2)]
 
 
