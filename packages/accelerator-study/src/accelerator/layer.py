@@ -221,13 +221,12 @@ class LinearLayer:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution of pictures, ``images x inputs x height x width``.
+    """A convolution of a picture, ``1 x inputs x height x width``.
 
     Attributes:
         inputs, outputs: channels.
         rows, columns: the picture's height and width, with the kernel's windows.
         groups: bundles of channels that are convolved apart; as many as channels: depthwise.
-        images: at most a device's batch.
     """
 
     name: str
@@ -237,10 +236,9 @@ class Convolution:
     columns: Axis
     groups: int = 1
     requantisation: Requantisation = EXACT
-    images: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.inputs, self.outputs, self.groups, self.images) < 1:
+        if min(self.inputs, self.outputs, self.groups) < 1:
             raise AcceleratorError(f"{self.name}: no extent may be below 1")
         if self.inputs % self.groups or self.outputs % self.groups:
             reason = f"{self.groups} groups do not divide {self.inputs} and {self.outputs} channels"
@@ -256,7 +254,7 @@ class Convolution:
     @property
     def macs(self) -> int:
         """The multiply-accumulates, without padding of channels."""
-        return self.images * self.outputs * self.rows.outputs * self.columns.outputs * self.summands
+        return self.outputs * self.rows.outputs * self.columns.outputs * self.summands
 
     @property
     def extents(self) -> list[int]:
@@ -274,14 +272,7 @@ class Convolution:
         return min(whole, self.groups)
 
     def geometry(self, device: Device) -> Geometry:
-        """Return the layer in blocks of a device.
-
-        Raises:
-            AcceleratorError: there are more images than the device's batch.
-        """
-        if self.images > device.batch:
-            reason = f"{self.images} images; {device.name} computes {device.batch} at a time"
-            raise AcceleratorError(f"{self.name}: {reason}")
+        """Return the layer in blocks of a device."""
         bundle = self._bundle(device)
         outputs, inputs = (
             -(-channels // self.groups * bundle // block)
@@ -292,7 +283,7 @@ class Convolution:
     def operands(self, seed: int) -> tuple[Int8, Int8, Int32 | None, Int8 | None]:
         """Return random arguments of :meth:`reference`; None for those that the layer lacks."""
         random = np.random.default_rng(seed)
-        shape = self.images, self.inputs, self.rows.extent, self.columns.extent
+        shape = 1, self.inputs, self.rows.extent, self.columns.extent
         values = random.integers(-128, 128, shape, dtype=np.int8)
         kernel = self.rows.kernel, self.columns.kernel
         shape = self.outputs, self.inputs // self.groups, *kernel
@@ -302,7 +293,7 @@ class Convolution:
             addends = random.integers(-(1 << 16), 1 << 16, self.outputs)
             channels = np.stack([addends, random.integers(0, 13, self.outputs)]).astype(np.int32)
         if self.requantisation.residual is not None:
-            shape = self.images, self.outputs, self.rows.outputs, self.columns.outputs
+            shape = 1, self.outputs, self.rows.outputs, self.columns.outputs
             residual = random.integers(-128, 128, shape, dtype=np.int8)
         return values, weights, channels, residual
 
@@ -313,40 +304,40 @@ class Convolution:
         channels: Int32 | None = None,
         residual: Int8 | None = None,
     ) -> Int32:
-        """Return the requantised result in numpy: ``images x outputs x rows x columns``.
+        """Return the requantised result in numpy: ``1 x outputs x rows x columns``.
 
         Args:
-            values: ``images x inputs x height x width``.
+            values: ``1 x inputs x height x width``.
             weights: ``outputs x (inputs / groups) x kernel rows x kernel columns``.
             channels: addends and shifts, ``2 x outputs``.
             residual: of the result's shape.
         """
-        padded = pad_pictures(values.astype(np.float64), self.rows, self.columns)
-        padded = padded.reshape(self.images, self.groups, -1, *padded.shape[2:])
+        padded = pad_picture(values.astype(np.float64), self.rows, self.columns)
+        padded = padded.reshape(self.groups, -1, *padded.shape[2:])
         split = weights.reshape(self.groups, self.outputs // self.groups, *weights.shape[1:])
         down, across = self.rows.outputs, self.columns.outputs
-        sums = np.zeros((self.images, self.groups, split.shape[1], down * across))
+        sums = np.zeros((self.groups, split.shape[1], down * across))
         for row in range(self.rows.kernel):
             for column in range(self.columns.kernel):
                 window = padded[
                     ..., taps_of(self.rows, row), taps_of(self.columns, column)
-                ].reshape(*padded.shape[:3], down * across)
+                ].reshape(*padded.shape[:2], down * across)
                 # Sums of less than 2**53 are exact in float64.
                 sums += split[..., row, column].astype(np.float64) @ window
-        exact = sums.astype(np.int32).reshape(self.images, self.outputs, down, across)
+        exact = sums.astype(np.int32).reshape(1, self.outputs, down, across)
         addends, shifts = (None, None) if channels is None else channels[:, :, None, None]
         return self.requantisation.apply(exact, addends, shifts, residual)
 
     def packed_values(self, values: Int8, device: Device) -> Int8:
         """Return blocks of values: rows x columns x channel blocks, each batch x inputs."""
         shape = self.geometry(device)
-        return pack_pictures(values, shape.bundles * shape.inputs, device.inputs, device.batch)
+        return pack_picture(values, shape.bundles * shape.inputs, device.inputs, device.batch)
 
     def packed_residual(self, residual: Int8, device: Device) -> Int8:
         """Return blocks of the result's shape: rows x columns x blocks, each batch x outputs."""
         shape = self.geometry(device)
         blocks = shape.bundles * shape.outputs
-        return pack_pictures(residual, blocks, device.outputs, device.batch)
+        return pack_picture(residual, blocks, device.outputs, device.batch)
 
     def packed_channels(self, channels: Int32, device: Device) -> Int32:
         """Return addend and shift of each block of outputs: blocks x 2 x batch x outputs."""
@@ -383,18 +374,17 @@ class Convolution:
 
     def unpacked(self, planes: Bytes) -> Int32:
         """Return the result from byte planes x rows x columns x outputs of blocks."""
-        return unpack_pictures(planes, self.outputs, self.images)
+        return unpack_picture(planes, self.outputs)
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """The maximum of each window of pictures, ``images x channels x height x width``."""
+    """The maximum of each window of a picture, ``1 x channels x height x width``."""
 
     name: str
     channels: int
     rows: Axis
     columns: Axis
-    images: int = 1
     requantisation: Requantisation = BYTE
 
     def __post_init__(self) -> None:
@@ -425,12 +415,12 @@ class Pooling:
     def operands(self, seed: int) -> tuple[Int8]:
         """Return random int8 values of the layer."""
         random = np.random.default_rng(seed)
-        shape = self.images, self.channels, self.rows.extent, self.columns.extent
+        shape = 1, self.channels, self.rows.extent, self.columns.extent
         return (random.integers(-128, 128, shape, dtype=np.int8),)
 
     def reference(self, values: Int8) -> Int32:
-        """Return the result in numpy: ``images x channels x rows x columns``."""
-        padded = pad_pictures(values.astype(np.int32), self.rows, self.columns, LEAST)
+        """Return the result in numpy: ``1 x channels x rows x columns``."""
+        padded = pad_picture(values.astype(np.int32), self.rows, self.columns, LEAST)
         windows = [
             padded[..., taps_of(self.rows, row), taps_of(self.columns, column)]
             for row in range(self.rows.kernel)
@@ -439,13 +429,13 @@ class Pooling:
         return np.asarray(np.max(windows, axis=0), dtype=np.int32)
 
     def packed_values(self, values: Int8, device: Device) -> Int8:
-        """Return the images as blocks: rows x columns x channel blocks, each batch x channels."""
+        """Return the picture as blocks: rows x columns x channel blocks, each batch x channels."""
         blocks = self.geometry(device).bundles
-        return pack_pictures(values, blocks, device.outputs, device.batch)
+        return pack_picture(values, blocks, device.outputs, device.batch)
 
     def unpacked(self, planes: Bytes) -> Int32:
         """Return the result from byte planes x rows x columns x blocks."""
-        return unpack_pictures(planes, self.channels, self.images)
+        return unpack_picture(planes, self.channels)
 
 
 Layer = LinearLayer | Convolution | Pooling
@@ -490,23 +480,22 @@ def check_axes(name: str, rows: Axis, columns: Axis) -> None:
             raise AcceleratorError(f"{name}: {reason}")
 
 
-def pad_pictures(pictures: Number, rows: Axis, columns: Axis, value: int = 0) -> Number:
-    """Return pictures with the padding that windows read on their last two dimensions."""
-    pads = [(0, 0)] * (pictures.ndim - 2)
+def pad_picture(picture: Number, rows: Axis, columns: Axis, value: int = 0) -> Number:
+    """Return a picture with the padding that windows read on their last two dimensions."""
+    pads = [(0, 0)] * (picture.ndim - 2)
     for axis in (rows, columns):
         end = (axis.outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
         pads.append((axis.padding, max(0, end - axis.padding - axis.extent)))
-    padded: Number = np.pad(pictures, pads, constant_values=value)
+    padded: Number = np.pad(picture, pads, constant_values=value)
     return padded
 
 
-def unpack_pictures(planes: Bytes, channels: int, images: int) -> Int32:
-    """Join byte planes x rows x columns x blocks: images x channels x rows x columns."""
-    width, down, across, blocks, batch, lanes = planes.shape
-    pixels = planes.reshape(width, down * across, blocks, batch, lanes)
-    flat = unpack(pixels, down * across * batch, channels)
-    pictures = flat.reshape(down, across, batch, channels)[:, :, :images]
-    return np.ascontiguousarray(pictures.transpose(2, 3, 0, 1))
+def unpack_picture(planes: Bytes, channels: int) -> Int32:
+    """Join byte planes x rows x columns x blocks: 1 x channels x rows x columns."""
+    width, down, across, blocks, _, lanes = planes.shape
+    pixels = planes[..., :1, :].reshape(width, down * across, blocks, 1, lanes)
+    flat = unpack(pixels, down * across, channels)
+    return np.ascontiguousarray(flat.T.reshape(1, channels, down, across))
 
 
 def taps_of(axis: Axis, position: int) -> slice:
@@ -515,15 +504,16 @@ def taps_of(axis: Axis, position: int) -> slice:
     return slice(begin, begin + (axis.outputs - 1) * axis.stride + 1, axis.stride)
 
 
-def pack_pictures(pictures: Int8, blocks: int, lanes: int, batch: int) -> Int8:
-    """Cut pictures, ``images x channels x rows x columns``, into blocks of ``batch x lanes``.
+def pack_picture(picture: Int8, blocks: int, lanes: int, batch: int) -> Int8:
+    """Cut a picture, ``1 x channels x rows x columns``, into blocks of ``batch x lanes``.
 
     Returns:
-        rows x columns x blocks x batch x lanes; images and channels that are missing are zeros.
+        rows x columns x blocks x batch x lanes; a batch's other pictures and missing channels are
+        zeros.
     """
-    images, channels, down, across = pictures.shape
+    _, channels, down, across = picture.shape
     padded = np.zeros((batch, blocks * lanes, down, across), dtype=np.int8)
-    padded[:images, :channels] = pictures
+    padded[:1, :channels] = picture
     cut = padded.reshape(batch, blocks, lanes, down, across)
     return np.ascontiguousarray(cut.transpose(3, 4, 1, 0, 2))
 

@@ -52,13 +52,12 @@ def forms(draw: st.DrawFn) -> Requantisation:
 
 
 @st.composite
-def convolutions(draw: st.DrawFn, device: Device) -> Convolution:
+def convolutions(draw: st.DrawFn) -> Convolution:
     groups = draw(st.sampled_from([1, 1, 1, 2, 4, 16]))
     sides = [1, 3, 8, 16] if groups > 1 else [1, 16, 20, 33, 64]
     inputs, outputs = (groups * draw(st.sampled_from(sides)) for _ in range(2))
-    images = draw(st.sampled_from([1, device.batch]))
     across, form = draw(axes()), draw(forms())
-    return Convolution("any", inputs, outputs, draw(axes()), across, groups, form, images)
+    return Convolution("any", inputs, outputs, draw(axes()), across, groups, form)
 
 
 def ran(program: Program, order: int, seed: int) -> None:
@@ -74,7 +73,7 @@ def ran(program: Program, order: int, seed: int) -> None:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_random_convolutions_are_bit_equal(device: Device, data: st.DataObject) -> None:
-    layer, side = data.draw(convolutions(device)), st.integers(1, 5)
+    layer, side = data.draw(convolutions()), st.integers(1, 5)
     mapping = Mapping(
         *(data.draw(side) for _ in range(3)),
         data.draw(st.booleans()),
@@ -94,7 +93,7 @@ def test_random_convolutions_are_bit_equal(device: Device, data: st.DataObject) 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_the_reference_is_the_sum_of_the_definition(data: st.DataObject) -> None:
-    layer = replace(data.draw(convolutions(DEVICE)), requantisation=EXACT)
+    layer = replace(data.draw(convolutions()), requantisation=EXACT)
     rows, columns = layer.rows, layer.columns
     values, weights, *_ = layer.operands(data.draw(st.integers(0, 99)))
     found = layer.reference(values, weights)
@@ -119,13 +118,12 @@ def test_the_reference_is_the_sum_of_the_definition(data: st.DataObject) -> None
 @given(data=st.data())
 def test_random_poolings_are_bit_equal(device: Device, data: st.DataObject) -> None:
     channels = data.draw(st.sampled_from([3, 16, 40]))
-    images = data.draw(st.sampled_from([1, device.batch]))
     rows, columns = (
         replace(axis, padding=min(axis.padding, axis.dilation * (axis.kernel - 1)), trailing=None)
         for axis in (data.draw(axes()), data.draw(axes()))
     )
     assume(min(rows.outputs, columns.outputs) > 0)
-    layer = Pooling("any", channels, rows, columns, images)
+    layer = Pooling("any", channels, rows, columns)
     program, cost = pool(layer, device, data.draw(st.sampled_from([1, 2])))
     ran(program, data.draw(st.integers(0, 5)), data.draw(st.integers(0, 99)))
     assert simulate(program.instructions, device).bytes == cost.bytes
@@ -207,9 +205,3 @@ def test_an_impossible_convolution_is_refused(changes: dict[str, object], messag
     layer = Convolution("c", 32, 16, Axis(8, 3), Axis(8, 3))
     with pytest.raises(AcceleratorError, match=message):
         replace(layer, **changes)  # type: ignore[arg-type]
-
-
-def test_more_pictures_than_the_batch_are_refused() -> None:
-    layer = Convolution("c", 16, 16, Axis(8, 3), Axis(8, 3), images=2)
-    with pytest.raises(AcceleratorError, match="2 images; vta-1x16x16 computes 1 at a time"):
-        best(layer, DEVICE)
