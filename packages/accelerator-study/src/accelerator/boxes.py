@@ -9,7 +9,7 @@ from typing import Any
 
 from accelerator.device import MemoryId
 from accelerator.isa.instructions import Opcode, Transfer
-from accelerator.layer import MOST_PADDING
+from accelerator.layer import MOST_PADDING, Geometry
 from costmodel.estimate.window import Span
 
 
@@ -58,6 +58,12 @@ class Box:
         """The number of transfers that move data."""
         single = self.row_is_dense | self.rows_are_adjacent
         return single + (1 - 1 * single) * self.rows.count * (self.columns.count > 0)
+
+
+def results_of(shape: Geometry, rows: Span, columns: Span, channel: Any, channels: Any) -> Box:
+    """Return the part of a layer's result that a tile computes."""
+    picture = (shape.columns.outputs, shape.bundles * shape.outputs)
+    return Box(rows, columns, channel, channels, picture, pitch=(columns.count, channels))
 
 
 def transfers(

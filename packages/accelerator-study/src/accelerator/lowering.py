@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from accelerator.boxes import Box, transfers
+from accelerator.boxes import Box, results_of, transfers
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.isa.instructions import (
@@ -472,15 +472,9 @@ class Lowering:
 
         ``plane`` is the part's elements before the tile's plane of bytes.
         """
-        shape, outputs = self.shape, tile.outputs
-        box = Box(
-            rows=Span(tile.rows.at, tile.rows.size),
-            columns=Span(tile.columns.at, tile.columns.size),
-            channel=tile.bundle * shape.outputs + outputs.at,
-            channels=outputs.size,
-            picture=(shape.columns.outputs, shape.bundles * shape.outputs),
-            pitch=(tile.columns.size, outputs.size),
-        )
+        rows, columns = (Span(each.at, each.size) for each in (tile.rows, tile.columns))
+        channel = tile.bundle * self.shape.outputs + tile.outputs.at
+        box = results_of(self.shape, rows, columns, channel, tile.outputs.size)
         return transfers(opcode, memory, sram, self._address(part, memory) + plane, box)
 
 

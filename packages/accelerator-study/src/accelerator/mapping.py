@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from accelerator.boxes import Box
+from accelerator.boxes import Box, results_of
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.layer import Layer
@@ -280,14 +280,8 @@ class _Prediction:
         shape = self.shape
         outputs = listed.n // self.device.outputs
         rows = listed.m // np.minimum(self.columns, shape.columns.outputs)
-        box = Box(
-            rows=Span(0, np.maximum(rows, 1)),
-            columns=Span(0, np.broadcast_to(self.columns, np.shape(rows))),
-            channel=0,
-            channels=outputs,
-            picture=(shape.columns.outputs, shape.bundles * shape.outputs),
-            pitch=(self.columns, outputs),
-        )
+        columns = np.broadcast_to(self.columns, np.shape(rows))
+        box = results_of(shape, Span(0, np.maximum(rows, 1)), Span(0, columns), 0, outputs)
         return np.asarray(box.transfers)
 
     def _storing(self, moving: Any, begin: Any, second: Any, stores: Array) -> Array:
