@@ -7,7 +7,6 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -23,7 +22,7 @@ from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 from crosslab.compile.overlaypass import load_pass
 from crosslab.errors import UserError
 from torchroad.conversion.convolutions import Window, product
-from torchroad.conversion.indexing import offsets_along, written
+from torchroad.conversion.indexing import written_along
 from torchroad.conversion.onnx_operators import OWN, own_converters
 from torchroad.module import (
     check_lowering,
@@ -404,7 +403,11 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
             return self._product(call)
         if name in FROM_END and (sizes := _indexed_sizes(call)) is not None:
             call = self._counted_from_begin(call, sizes)
-            return self._written(call) if name == SCATTER else call
+            if name != SCATTER:
+                return call
+            (x, indices, values), about = call.args, call.attrs
+            reduction = str(about.reduction)
+            return written_along(x, int(about.axis), indices, values, reduction, self.builder_)
         if name in SHAPED:
             self.lost[SHAPED[name]] += 1
         return call
@@ -420,15 +423,6 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         kernel = tuple(int(size) for size in list(weight.ty.shape)[2:])
         window = Window(kernel, strides, tuple(padding[:2]), dilation)
         return product(x, weight, window, int(about.groups), self.builder_)
-
-    def _written(self, call: Any) -> Any:
-        """Return the data of a scatter along an axis, written at positions in flattened data."""
-        (x, indices, values), about = call.args, call.attrs
-        axis = int(about.axis) % len(x.ty.shape)
-        offsets = self.builder_.emit_te(
-            partial(offsets_along, axis=axis), x, indices, primfunc_name_hint="offsets"
-        )
-        return written(x, offsets, values, str(about.reduction), self.builder_)
 
     def _counted_from_begin(self, call: Any, sizes: Any) -> Any:
         """Return a call of FROM_END with a size added to each negative index."""

@@ -203,6 +203,15 @@ def written(x: Any, offsets: Any, values: Any, reduction: str, builder: Any) -> 
     return builder.emit(relax.op.reshape(put, x.ty.shape))
 
 
+def written_along(
+    x: Any, axis: int, indices: Any, values: Any, reduction: str, builder: Any
+) -> Any:
+    """Return a tensor with values written at indices along an axis, by a reduction."""
+    place = partial(offsets_along, axis=axis % len(x.ty.shape))
+    offsets = builder.emit_te(place, x, indices, primfunc_name_hint="offsets")
+    return written(x, offsets, values, reduction, builder)
+
+
 def _put_at_mask(node: Any, place: int, values: Any, adds: bool, importer: Any) -> Any:
     builder, x = importer.block_builder, importer.env[node.args[0]]
     if sum(index is not None for index in node.args[1]) > 1:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 from tvm import relax, te
 
 from torchroad.conversion.arguments import Converter, argument
-from torchroad.conversion.indexing import offsets_along, written
+from torchroad.conversion.indexing import written_along
 
 # Torch's reductions: the reduction of TVM, and its identity.
 REDUCTIONS = {
@@ -26,11 +25,12 @@ def scattered(reduction: str) -> Converter:
     """Return a converter of an operator that writes ("update") or adds ("add") values."""
 
     def convert(node: Any, importer: Any) -> Any:
-        x, axis, indices, values = importer.retrieve_args(node)
+        builder, (x, axis, indices, values) = importer.block_builder, importer.retrieve_args(node)
         if isinstance(values, int | float):
             number = relax.const(values, str(x.ty.dtype))
-            values = importer.block_builder.emit(relax.op.broadcast_to(number, indices.ty.shape))
-        return _written(x, axis, indices, _first(values, indices, importer), reduction, importer)
+            values = builder.emit(relax.op.broadcast_to(number, indices.ty.shape))
+        values = _first(values, indices, importer)
+        return written_along(x, axis, indices, values, reduction, builder)
 
     return convert
 
@@ -53,29 +53,21 @@ def scattered_with_reduction(node: Any, importer: Any) -> Any:
         return builder.emit(relax.op.broadcast_to(relax.const(number, dtype), indices.ty.shape))
 
     if not takes_own:
-        x = _written(x, axis, indices, filled(identity), "update", importer)
-    result = _written(x, axis, indices, values, name, importer)
+        x = written_along(x, axis, indices, filled(identity), "update", builder)
+    result = written_along(x, axis, indices, values, name, builder)
     if reduction == "mean":
         own = builder.emit(relax.op.full_like(x, relax.const(float(takes_own), dtype)))
-        count = _written(own, axis, indices, filled(1.0), "add", importer)
+        count = written_along(own, axis, indices, filled(1.0), "add", builder)
         divisor = builder.emit(relax.op.maximum(count, relax.const(1.0, dtype)))
         return builder.emit(relax.op.divide(result, divisor))
     if not math.isfinite(identity):
         # TVM's maxima lose a NaN.
         marks = (builder.emit(relax.op.astype(relax.op.isnan(t), dtype)) for t in (x, values))
         own, others = marks
-        count = _written(own, axis, indices, others, "add", importer)
+        count = written_along(own, axis, indices, others, "add", builder)
         is_nan = builder.emit(relax.op.greater(count, relax.const(0.0, dtype)))
         return builder.emit(relax.op.where(is_nan, relax.const(math.nan, dtype), result))
     return result
-
-
-def _written(x: Any, axis: int, indices: Any, values: Any, reduction: str, importer: Any) -> Any:
-    builder, place = importer.block_builder, axis % len(x.ty.shape)
-    offsets = builder.emit_te(
-        partial(offsets_along, axis=place), x, indices, primfunc_name_hint="offsets"
-    )
-    return written(x, offsets, values, reduction, builder)
 
 
 def _first(values: Any, indices: Any, importer: Any) -> Any:
