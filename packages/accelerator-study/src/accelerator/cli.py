@@ -241,36 +241,38 @@ def _unit_layers(args: argparse.Namespace, unit: MatrixUnit) -> None:
             raise AcceleratorError(
                 f"--{option}: {unit.name} has no queues, so its time is that of the CPU"
             )
-    form, records = _requantisation(args.requantise), []
-    left, taken = list[str](), set[str]()
-    counted = ("times", "instructions", "products", "MACs each", "loads")
-    table = report.titled(f"{unit.name}: {unit.description}", ("phase", "layer"), counted)
     if args.network:
         raise AcceleratorError(
             f"--network: {unit.name} multiplies matrices", remedy="give --gemm or --model"
         )
-    for phase in _phases(args):
-        products, unlowered = _divided(phase, form, args)
-        left += (f"{phase.name}, {line}" for line in unlowered)
-        for layer, count in products:
+    records, left, taken = [], list[str](), set[str]()
+    counted = ("times", "instructions", "products", "MACs each", "loads")
+    table = report.titled(f"{unit.name}: {unit.description}", ("phase", "layer"), counted)
+    for work in _works(args):
+        left += (f"{work.name}, {line}" for line in work.left)
+        for layer, count in work.layers:
+            assert isinstance(layer, LinearLayer)  # as all products of a phase
             program = lower_extension(layer, unit)
             counts = study.prove(program)
             if args.streams:
-                stem = _file_stem(taken, phase.name, layer.name)
+                stem = _file_stem(taken, work.name, layer.name)
                 atomic_write(args.streams / f"{stem}.bin", program.stream)
             useful = layer.macs / counts.gemm_steps
             loads = f"{counts.read_bytes / 1e6:.2f} MB"
             numbers = (f"{counts.instructions:,}", f"{counts.gemm_steps:,}", f"{useful:.1f}", loads)
-            table.add_row(phase.name, layer.name, str(count), *numbers)
-            sizes = {"rows": layer.rows, "outputs": layer.outputs, "inputs": layer.inputs}
-            where = {"phase": phase.name, "layer": layer.name, "count": count}
-            done = {
-                "instructions": counts.instructions,
-                "products": counts.gemm_steps,
-                "loaded_bytes": counts.read_bytes,
-                "stored_bytes": counts.written_bytes,
-            }
-            records.append({**where, **sizes, **done})
+            table.add_row(work.name, layer.name, str(count), *numbers)
+            records.append(
+                {
+                    "phase": work.name,
+                    "layer": layer.name,
+                    "count": count,
+                    **dict(zip(("rows", "outputs", "inputs"), layer.extents, strict=True)),
+                    "instructions": counts.instructions,
+                    "products": counts.gemm_steps,
+                    "loaded_bytes": counts.read_bytes,
+                    "stored_bytes": counts.written_bytes,
+                }
+            )
     report.console().print(table)
     _show_left(report.console(), left)
     print("Every layer ran on random operands: equal to numpy's bit for bit.")
@@ -333,34 +335,27 @@ class _Work:
 
 
 def _works(args: argparse.Namespace) -> Iterator[_Work]:
+    """Yield the layers of each phase, or of a network.
+
+    Raises:
+        AcceleratorError: a phase has no product for the device.
+    """
     if args.network:
         layers = NETWORKS[args.network]()
         weighted = frozenset(layer for layer, _ in layers if layer.macs)
         yield _Work(args.network, 1, "picture", layers, weighted)
         return
-    form = _requantisation(args.requantise)
+    form, attention = _requantisation(args.requantise), args.attention == DEVICE
     for phase in _phases(args):
-        products, left = _divided(phase, form, args)
+        products = study.products(phase, form, attention)
+        if not products:
+            raise AcceleratorError(
+                f"{phase.name}: the phase has no matrix product that a device can do",
+                remedy="give another phase, or leave out --attention cpu",
+            )
         linear = frozenset(layer for layer, _ in study.products(phase, form, attention=False))
+        left = study.not_lowered(phase, attention)
         yield _Work(phase.name, phase.tokens, "tokens", [*products], linear, left)
-
-
-def _divided(
-    phase: Phase, form: Requantisation, args: argparse.Namespace
-) -> tuple[list[tuple[LinearLayer, int]], list[str]]:
-    """Return the device's products of a phase, and lines about work that is not lowered.
-
-    Raises:
-        AcceleratorError: the phase has no product for the device.
-    """
-    attention = args.attention == DEVICE
-    products = study.products(phase, form, attention)
-    if not products:
-        raise AcceleratorError(
-            f"{phase.name}: the phase has no matrix product that a device can do",
-            remedy="give another phase, or leave out --attention cpu",
-        )
-    return products, study.not_lowered(phase, attention)
 
 
 def _answer(args: argparse.Namespace, device: Device | MatrixUnit) -> int:
