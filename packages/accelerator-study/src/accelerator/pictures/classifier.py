@@ -35,7 +35,7 @@ from accelerator.pictures.partition import (
     host_model,
     name_of,
 )
-from accelerator.pictures.quantise import QuantisedLayer, Ranges, quantise, rounded
+from accelerator.pictures.quantise import QuantisedLayer, best_exponents, quantise, rounded
 from accelerator.program import Program
 from accelerator.study import execute
 from accelerator.timing import simulate
@@ -126,10 +126,9 @@ class Classifier:
         partition = Partition(model, first)
         parts = partition.parts()
         scaled = _scaled(parts)
-        ranges = Ranges.of(
+        exponents = best_exponents(
             {key: run[key] for key in scaled if key in run} for run in chain([first], runs)
         )
-        exponents = {tensor: ranges.exponent(tensor) for tensor in ranges.errors}
         results = [value.name for value in model.graph.output]
         made = cls(device, results, [], exponents)
         made.fixed = {n: partition.constants[n] for n in results if n in partition.constants}

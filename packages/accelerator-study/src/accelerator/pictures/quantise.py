@@ -26,43 +26,30 @@ EXPONENTS = range(-48, 48)  # of scales
 HEADROOM = 1024  # times int8's range: a value so far above it never pays
 
 
-@dataclass
-class Ranges:
-    """The scales of tensors, found from their values for the pictures of a calibration.
+def best_exponents(runs: Iterable[Mapping[str, Floats]]) -> dict[str, int]:
+    """Return the exponent of each tensor's scale with the least squared error over all runs.
 
-    Attributes:
-        errors: name of a tensor to the squared error of each exponent of its scale; infinity if
-            the largest value is more than HEADROOM times too large.
+    A step of the tensor is ``2 ** -exponent``.
     """
-
-    errors: dict[str, dict[int, float]]
-
-    @classmethod
-    def of(cls, runs: Iterable[Mapping[str, Floats]]) -> Ranges:
-        """Return each tensor's squared errors by exponent of its scale, summed over pictures."""
-        errors: dict[str, dict[int, float]] = {}
-        for tensors in runs:
-            for name, values in tensors.items():
-                of_tensor = errors.setdefault(name, dict.fromkeys(EXPONENTS, 0.0))
-                finite = values[np.isfinite(values)]
-                largest = float(np.abs(finite).max(initial=0.0))
-                square = float(np.square(finite, dtype=float).sum())
-                for exponent in of_tensor:
-                    steps = largest * 2.0**exponent
-                    if steps > MOST * HEADROOM:
-                        of_tensor[exponent] = np.inf
-                    elif steps < 0.5:  # all values become 0
-                        of_tensor[exponent] += square
-                    else:
-                        whole = np.clip(np.rint(finite * 2.0**exponent), -MOST - 1, MOST)
-                        off = whole * 2.0**-exponent - finite
-                        of_tensor[exponent] += float((off**2).sum())
-        return cls(errors)
-
-    def exponent(self, name: str) -> int:
-        """Return the exponent with the least squared error: a step is ``2 ** -exponent``."""
-        of_tensor = self.errors[name]
-        return min(of_tensor, key=lambda exponent: (of_tensor[exponent], exponent))
+    errors: dict[str, dict[int, float]] = {}
+    for tensors in runs:
+        for name, values in tensors.items():
+            of_tensor = errors.setdefault(name, dict.fromkeys(EXPONENTS, 0.0))
+            finite = values[np.isfinite(values)]
+            largest = float(np.abs(finite).max(initial=0.0))
+            square = float(np.square(finite, dtype=float).sum())
+            for exponent in of_tensor:
+                steps = largest * 2.0**exponent
+                if steps > MOST * HEADROOM:
+                    of_tensor[exponent] = np.inf
+                elif steps < 0.5:  # all values become 0
+                    of_tensor[exponent] += square
+                else:
+                    whole = np.clip(np.rint(finite * 2.0**exponent), -MOST - 1, MOST)
+                    off = whole * 2.0**-exponent - finite
+                    of_tensor[exponent] += float((off**2).sum())
+    # The first of equal errors is that of the least exponent.
+    return {name: min(each, key=lambda at: each[at]) for name, each in errors.items()}
 
 
 def rounded(values: Floats, exponent: int) -> Int8:
