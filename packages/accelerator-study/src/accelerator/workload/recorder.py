@@ -18,8 +18,8 @@ symbolic sizes of every callee. ``python -m costmodel --trace`` reads the record
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,49 +31,40 @@ BOOKKEEPING = ("vm.builtin.", "shape_func")
 Shape = tuple[int, ...] | None
 
 
-@dataclass
-class RecordedPhase:
-    """A phase of a recording: its calls in order of first appearance, with their counts."""
-
-    name: str
-    calls: dict[tuple[str, tuple[Shape, ...]], int] = field(default_factory=dict)
-
-
 class Recorder:
     """An instrument of a Relax VM that records the shapes of every call."""
 
     def __init__(self) -> None:
-        self.sections: list[RecordedPhase] = []
+        # Phases: the name, and the calls in order of first appearance, with their counts.
+        self.sections: list[tuple[str, Counter[tuple[str, tuple[Shape, ...]]]]] = []
 
     def begin(self, name: str) -> None:
         """Begin a phase of the recording."""
-        self.sections.append(RecordedPhase(name))
+        self.sections.append((name, Counter()))
 
     def __call__(self, _func: Any, symbol: str, before: bool, _result: Any, *args: Any) -> int:
         """Record a call before it runs, unless it is bookkeeping; return 0: the VM continues."""
         if before and (symbol == ATTENTION or not symbol.startswith(BOOKKEEPING)):
             if not self.sections:
                 self.begin("start")
-            key = (str(symbol), tuple(_shape(a) for a in args))
-            calls = self.sections[-1].calls
-            calls[key] = calls.get(key, 0) + 1
+            self.sections[-1][1][str(symbol), tuple(_shape(a) for a in args)] += 1
         return 0
 
     def record(self, workloads: Mapping[str, Any]) -> dict[str, Any]:
         """Return the recording and the descriptions of the called functions as plain data."""
-        called = {name for s in self.sections for name, _ in s.calls}
+        called = {name for _, calls in self.sections for name, _ in calls}
         functions = workloads.get("functions", {})
         return {
             "schema": 1,
             "sections": [
                 {
-                    "name": s.name,
+                    "name": phase,
                     "calls": [
                         {"callee": name, "shapes": shapes, "count": count}
-                        for (name, shapes), count in s.calls.items()
+                        for (name, shapes), count in calls.items()
                     ],
                 }
-                for s in self.sections
+                for phase, calls in self.sections
             ],
             "functions": {n: f for n, f in functions.items() if n in called},
             "entries": sorted(workloads["entries"]),
