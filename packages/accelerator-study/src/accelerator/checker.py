@@ -43,20 +43,6 @@ _ALIASES = {
 
 
 @dataclass(frozen=True)
-class Proof:
-    """The result of checking a correct stream.
-
-    Attributes:
-        instructions: decoded.
-        most_tokens: most tokens pushed from one queue to another in the whole stream; a token
-            queue of this length is never full.
-    """
-
-    instructions: tuple[Instruction, ...]
-    most_tokens: int
-
-
-@dataclass(frozen=True)
 class _Access:
     """The elements of an on-chip buffer that an instruction reads or writes."""
 
@@ -65,13 +51,16 @@ class _Access:
     write: bool
 
 
-def check(stream: bytes, device: Device, memory: bytes | bytearray) -> Proof:
+def check(stream: bytes, device: Device, memory: bytes | bytearray) -> tuple[Instruction, ...]:
     """Prove that a stream has no deadlock, race, overrun or read of unwritten data.
 
     Args:
         stream: encoded instructions.
         device: its buffers.
         memory: DRAM from address 0 before the run; the check reads its micro-ops.
+
+    Returns:
+        the decoded instructions.
 
     Raises:
         StreamError: an instruction has a bad encoding, waits for a token that never comes,
@@ -82,17 +71,16 @@ def check(stream: bytes, device: Device, memory: bytes | bytearray) -> Proof:
     instructions = decode(stream, device)
     if not instructions or not isinstance(instructions[-1], Finish):
         raise AcceleratorError("the stream does not end with FINISH")
-    pairs, most = _matched(instructions)
-    order, clocks = _clocks(instructions, pairs)
+    order, clocks = _clocks(instructions, _matched(instructions))
     _check_end(instructions, clocks)
     state = _State(device, instructions, clocks, memory)
     for index in order:
         state.visit(index)
-    return Proof(tuple(instructions), most)
+    return tuple(instructions)
 
 
-def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]], int]:
-    """Return the producers of each instruction's popped tokens, and the most pushes between queues.
+def _matched(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
+    """Return the producers of each instruction's popped tokens.
 
     Raises:
         StreamError: an instruction pops a token that no instruction pushes.
@@ -102,7 +90,6 @@ def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]],
     for index, instruction in enumerate(instructions):
         for there in edges(instruction)[1]:
             pushed[queue_of(instruction), there].append(index)
-    most = max((len(tokens) for tokens in pushed.values()), default=0)
     pairs: dict[int, list[int]] = {}
     for index, instruction in enumerate(instructions):
         here = queue_of(instruction)
@@ -116,7 +103,7 @@ def _matched(instructions: Sequence[Instruction]) -> tuple[dict[int, list[int]],
         if tokens:
             reason = f"the token of instruction {tokens[0]} from {there.name} to {here.name}"
             raise AcceleratorError(f"{reason} is left over: nothing pops it")
-    return pairs, most
+    return pairs
 
 
 def _clocks(

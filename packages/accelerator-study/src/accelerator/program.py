@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from accelerator.checker import Proof, check
+from accelerator.checker import check
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.isa.encoding import encode, encode_micro_ops
@@ -150,8 +150,8 @@ class Program:
         return encode(self.instructions, self.device)
 
     @cached_property
-    def proof(self) -> Proof:
-        """The proof of the stream; reading it raises StreamError for a stream with a fault."""
+    def proved(self) -> tuple[Instruction, ...]:
+        """The checked instructions; reading them raises StreamError for a stream with a fault."""
         return check(self.stream, self.device, self.image())
 
     def image(

@@ -145,7 +145,7 @@ def execute(
     where = f"{program.layer.name} on {unit.name}"
     try:
         if proved and isinstance(program, Program):
-            _ = program.proof
+            _ = program.proved
         counts = functional.run(unit, program.stream, memory)
     except AcceleratorError as error:
         raise AcceleratorError(f"{where}: {error.what}", exit_code=1) from error
