@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import inspect
 import sys
@@ -83,28 +82,6 @@ class Example:
         by_place = tuple(of(n, v) for n, v in zip(names, self.by_place, strict=True))
         return replace(
             self, by_place=by_place, by_name={n: of(n, v) for n, v in self.by_name.items()}
-        )
-
-    def scaled(self, factor: float, shift: float) -> Example:
-        """Return the example with its floating-point inputs multiplied and shifted."""
-
-        def of(value: Any) -> Any:
-            return value * factor + shift if value.is_floating_point() else value
-
-        by_name = {name: of(value) for name, value in self.by_name.items()}
-        return replace(self, by_place=tuple(map(of, self.by_place)), by_name=by_name)
-
-    def in_double(self) -> Example:
-        """Return the example with its floating-point weights and inputs in float64."""
-
-        def of(value: Any) -> Any:
-            return value.double() if value.is_floating_point() else value
-
-        return replace(
-            self,
-            model=copy.deepcopy(self.model).double(),
-            by_place=tuple(map(of, self.by_place)),
-            by_name={name: of(value) for name, value in self.by_name.items()},
         )
 
     def check_size(self, size: str, limits: Sequence[int]) -> None:

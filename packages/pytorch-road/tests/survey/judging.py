@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,28 @@ def judged(example: Example, scales: Sequence[tuple[float, float]], folder: Path
     compiled = Compiled(module, params, folder)
     found = []
     for factor, shift in scales:
-        scaled = example.scaled(factor, shift)
+        scaled = with_inputs(example, lambda x, f=factor, s=shift: x * f + s)
         outputs = compiled([tensor.detach().numpy() for tensor in scaled.tensors()])
         one = judge_outputs(scaled, outputs)
         note = f"inputs * {factor:g} + {shift:g}; {one.note}"
         found.append(replace(one, note=note, share=compiled.share))
     return max(found, key=lambda one: (not one.right, one.error))
+
+
+def with_inputs(example: Example, changed: Callable[[Any], Any]) -> Example:
+    """Return the example with changed floating-point inputs."""
+
+    def of(value: Any) -> Any:
+        return changed(value) if value.is_floating_point() else value
+
+    by_name = {name: of(value) for name, value in example.by_name.items()}
+    return replace(example, by_place=tuple(map(of, example.by_place)), by_name=by_name)
+
+
+def in_double(example: Example) -> Example:
+    """Return the example with its floating-point weights and inputs in float64."""
+    wide = replace(example, model=copy.deepcopy(example.model).double())
+    return with_inputs(wide, lambda x: x.double())
 
 
 def judge_outputs(example: Example, made: Arrays) -> Judged:
@@ -118,7 +135,7 @@ def judge_outputs(example: Example, made: Arrays) -> Judged:
     if error <= TOLERANCE or not math.isfinite(error):
         return Judged(error, error <= TOLERANCE)
     try:
-        exact = by_place([output.detach().numpy() for output in example.in_double().outputs()])
+        exact = by_place([output.detach().numpy() for output in in_double(example).outputs()])
     except UserError as fault:  # a model can insist on float32
         return Judged(error, False, f"not computed in float64: {fault.what}")
     own_error, torch_error = (

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("tvm")
 
-from judging import SCALES, Judged, enliven, judge_outputs, judged  # noqa: E402
+from judging import SCALES, Judged, enliven, in_double, judge_outputs, judged  # noqa: E402
 
 from torchroad.example import make_example  # noqa: E402
 
@@ -64,7 +64,7 @@ def test_outputs_may_be_as_far_from_float64_as_those_of_torch() -> None:
     example = make_example(lambda: (Cancelling(), (torch.tensor([0.1, 0.7]),)), Path())
     theirs = example.outputs()[0].numpy()
     assert judge_outputs(example, [theirs]).error == 0
-    exact = example.in_double().outputs()[0].numpy().astype(theirs.dtype)
+    exact = in_double(example).outputs()[0].numpy().astype(theirs.dtype)
     nearer = judge_outputs(example, [exact])
     assert nearer.right
     assert nearer.error < 1e-6
