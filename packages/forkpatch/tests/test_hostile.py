@@ -172,12 +172,16 @@ def test_series_with_an_unsafe_name_is_refused(lab: ForkLab, name: str) -> None:
         ('include = ["python/calc", "src", "LICENSE"]', "include = []", "nothing is pinned"),
         ('url = "', 'url = "ext::sh -c ', "not a plain URL"),
         ('url = "', 'url = "--upload-pack=', "not a plain URL"),
-        ('tree = "', 'tree = 5 # "', "tree = 5: it must be a text in quotes"),
+        ('tree = "', 'tree = 5 # "', "tree = 5 is not a string"),
         ('tree = "', 'tree = "zz', "tree: 'zz"),
-        ('include = ["python/calc"', "include = [5", "include: 1: 5 is not a text in quotes"),
-        ('include = ["python/calc", "src", "LICENSE"]', "include = 5", "it must be a list"),
-        ('calc = "1.0"', "calc = 1.0", "calc: 1.0 is not a text in quotes"),
-        ("optional = ", "optional = 1 # ", "optional = 1: it must be true or false"),
+        ('include = ["python/calc"', "include = [5", "is not a list of strings"),
+        (
+            'include = ["python/calc", "src", "LICENSE"]',
+            "include = 5",
+            "5 is not a list of strings",
+        ),
+        ('calc = "1.0"', "calc = 1.0", "calc = 1.0 is not a string"),
+        ("optional = ", "optional = 1 # ", "optional = 1 is not true or false"),
     ],
 )
 def test_lock_with_an_unsafe_value_is_refused(lab: ForkLab, old: str, new: str, word: str) -> None:

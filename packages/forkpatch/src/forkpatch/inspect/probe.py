@@ -18,7 +18,7 @@ from forkpatch.git.objects import TreeFile, list_tree, read_available
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import SymbolPlace
-from forkpatch.model.settings import checked_table
+from forkpatch.model.stored import checked_table
 from forkpatch.output import warn
 from forkpatch.pins.versions import series_of, tags_of, version_of
 from forkpatch.safety import GITLINK_MODE, check_object_id

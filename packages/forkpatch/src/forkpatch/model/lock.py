@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,6 +43,7 @@ from typing import Any
 
 from forkpatch.command import typed
 from forkpatch.errors import UserError
+from forkpatch.model.stored import checked_table
 from forkpatch.safety import check_name, check_object_id, check_path
 from groundwork.files import atomic_write
 
@@ -56,10 +57,9 @@ _PIP_WORD = re.compile("[A-Za-z0-9][A-Za-z0-9._+!-]*")
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("default-release", "url", "tag", "commit", "tree", "package", "version"), str),
     **dict.fromkeys(("releases", "upstreams", "versions", "wheel", "map"), dict),
-    **dict.fromkeys(("include", "exclude", "submodules", "executable", "files"), list),
+    **dict.fromkeys(("include", "exclude", "submodules", "executable"), list),
     "optional": bool,
 }
-_WORDS = {str: "a text in quotes", dict: "a table", list: "a list", bool: "true or false"}
 
 
 @dataclass(frozen=True)
@@ -226,56 +226,40 @@ def parse_lock(text: str, path: Path) -> Lock:
 
 
 def _parse(document: Mapping[str, Any], path: Path) -> Lock:
-    _check_kinds(document, path.name)
+    _checked(document, path.name)
     upstreams: dict[str, dict[str, Upstream]] = {}
-    for name, table in _tables(document["upstreams"], f"{path.name}: upstreams"):
+    for name, entries in document["upstreams"].items():
         check_name(name, f"{path.name}: upstream")
-        _check_kinds(table, f"{path.name}: {name}")
+        table = _checked(entries, f"{path.name}: {name}")
         upstreams[name] = {
             check_name(version, f"{path.name}: version of {name}"): _upstream(
                 name, version, table, entry, f"{path.name}: {name} {version}"
             )
-            for version, entry in _tables(table["versions"], f"{path.name}: {name}")
+            for version, entry in table["versions"].items()
         }
     releases = {
         check_name(name, f"{path.name}: release"): _texts(table, f"{path.name}: release {name}")
-        for name, table in _tables(document["releases"], f"{path.name}: releases")
+        for name, table in document["releases"].items()
     }
     default = document.get("default-release") or next(reversed(releases), "")
     return Lock(path, default, releases, upstreams)
 
 
-def _tables(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, entry in table.items():
-        if not isinstance(entry, dict):
-            raise UserError(f"{where}: {name} = {entry!r}: it must be a table", remedy=_RESTORE)
-        yield name, entry
+def _checked(table: object, where: str) -> dict[str, Any]:
+    """Return a table after a check of the values whose types are known; else raise UserError."""
+    return checked_table(table, _KINDS, where, _RESTORE, closed=False)
 
 
-def _check_kinds(table: Mapping[str, Any], where: str) -> None:
-    """Raise UserError when a value has another type than its key allows."""
-    for key, value in table.items():
-        kind = _KINDS.get(key)
-        if kind is not None and not isinstance(value, kind):
-            raise UserError(
-                f"{where}: {key} = {value!r}: it must be {_WORDS[kind]}", remedy=_RESTORE
-            )
-        if kind is list and key != "files":
-            _texts(dict(enumerate(value, 1)), f"{where}: {key}")
-
-
-def _texts(table: Mapping[Any, Any], where: str) -> dict[Any, str]:
-    """Return a table's entries; raise UserError unless each entry is a text."""
-    for key, value in table.items():
-        if not isinstance(value, str):
-            raise UserError(f"{where}: {key}: {value!r} is not a text in quotes", remedy=_RESTORE)
-    return dict(table)
+def _texts(table: object, where: str) -> dict[str, str]:
+    """Return a table of texts; raise UserError for another value."""
+    keys = table if isinstance(table, dict) else ()
+    return checked_table(table, dict.fromkeys(keys, str), where, _RESTORE)
 
 
 def _upstream(
     name: str, version: str, table: Mapping[str, Any], entry: Mapping[str, Any], where: str
 ) -> Upstream:
-    _check_kinds(entry, where)
+    _checked(entry, where)
     include = entry.get("include", [WHOLE])
     if not include:
         raise UserError(
@@ -308,24 +292,25 @@ def _upstream(
 
 
 def _wheel(entry: Mapping[str, Any], where: str) -> Wheel:
-    _check_kinds(entry, where)
-    for item in entry["files"]:
-        if not isinstance(item, dict):
-            raise UserError(f"{where}: files: {item!r} must be a table", remedy=_RESTORE)
-        _texts(item, f"{where}: files")
-        if not _SHA256.fullmatch(item["sha256"]):  # it names a folder of the cache
+    _checked(entry, where)
+    listed = entry["files"] if isinstance(entry["files"], list) else [entry["files"]]
+    files = {
+        item["name"]: item["sha256"] for item in (_texts(one, f"{where} files") for one in listed)
+    }
+    for sha256 in files.values():
+        if not _SHA256.fullmatch(sha256):  # it names a folder of the cache
             raise UserError(
-                f"{where}: files: sha256 = {item['sha256']!r}: it must be 64 hexadecimal digits",
+                f"{where}: files: sha256 = {sha256!r}: it must be 64 hexadecimal digits",
                 remedy=_RESTORE,
             )
     for key in ("package", "version"):
         if not _PIP_WORD.fullmatch(entry[key]):
             raise UserError(f"{where}: {key} = {entry[key]!r} is not a plain name", remedy=_RESTORE)
-    prefixes = _texts(entry["map"], f"{where}: map")
+    prefixes = _texts(entry["map"], f"{where} map")
     return Wheel(
         package=entry["package"],
         version=entry["version"],
-        files={item["name"]: item["sha256"] for item in entry["files"]},
+        files=files,
         prefixes={prefix: check_path(to, f"{where}: map") for prefix, to in prefixes.items()},
         exclude=tuple(entry.get("exclude", ())),
     )

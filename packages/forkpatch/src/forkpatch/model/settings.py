@@ -17,6 +17,7 @@ import platformdirs
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import Git
+from forkpatch.model.stored import checked_table
 from forkpatch.safety import check_name, check_own, check_regular
 
 _LOCK = "VERSIONS.lock"
@@ -26,7 +27,6 @@ _KEYS = {
     **dict.fromkeys(("test", "builds", "with", "require"), list),
     "map": dict,
 }
-_TYPES: Mapping[type, str] = {str: "a string", list: "a list of strings", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -164,25 +164,3 @@ def _table(pyproject: Path) -> dict[str, Any]:
     tool = document.get("tool", {})
     table = tool.get("forkpatch", {}) if isinstance(tool, dict) else {}
     return checked_table(table, _KEYS, f"{pyproject}: [tool.forkpatch]")
-
-
-def checked_table(table: object, kinds: Mapping[str, type], where: str) -> dict[str, Any]:
-    """Return a table of TOML after a check of its keys, and of the type of each key's value.
-
-    Raises:
-        UserError: it is not a table, has an unknown key, or a value of another type.
-    """
-    if not isinstance(table, dict):
-        raise UserError(f"{where} is not a table", remedy="correct or remove it")
-    if unknown := sorted(set(table) - set(kinds)):
-        raise UserError(
-            f"{where} has unknown keys: {', '.join(unknown)}",
-            remedy=f"the keys are: {', '.join(sorted(kinds))}",
-        )
-    for key, value in table.items():
-        items = value if isinstance(value, list) else ()
-        if not isinstance(value, kinds[key]) or not all(isinstance(item, str) for item in items):
-            raise UserError(
-                f"{where} {key} = {value!r} is not {_TYPES[kinds[key]]}", remedy="correct it"
-            )
-    return table

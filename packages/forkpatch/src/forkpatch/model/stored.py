@@ -12,8 +12,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from forkpatch.errors import UserError
+
 T = TypeVar("T")
 _hints = cache(get_type_hints)
+_TYPES: Mapping[type, str] = {
+    **{str: "a string", list: "a list of strings", dict: "a table"},
+    bool: "true or false",
+}
 
 
 def read_stored(kind: type[T], path: Path) -> T:
@@ -58,3 +64,34 @@ def plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def checked_table(
+    table: object,
+    kinds: Mapping[str, type],
+    where: str,
+    remedy: str = "correct it",
+    *,
+    closed: bool = True,
+) -> dict[str, Any]:
+    """Return a table of TOML after a check of its keys, and of the type of each key's value.
+
+    Unless ``closed``, keys without a type may have any value.
+
+    Raises:
+        UserError: it is not a table, has an unknown key, or a value of another type.
+    """
+    if not isinstance(table, dict):
+        raise UserError(f"{where} is not a table", remedy=remedy)
+    unknown = sorted(set(table) - set(kinds))
+    if closed and unknown:
+        raise UserError(
+            f"{where} has unknown keys: {', '.join(unknown)}",
+            remedy=f"the keys are: {', '.join(sorted(kinds))}",
+        )
+    for key in table.keys() & kinds.keys():
+        value = table[key]
+        items = value if isinstance(value, list) else ()
+        if not isinstance(value, kinds[key]) or not all(isinstance(item, str) for item in items):
+            raise UserError(f"{where} {key} = {value!r} is not {_TYPES[kinds[key]]}", remedy=remedy)
+    return table
