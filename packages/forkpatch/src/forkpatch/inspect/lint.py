@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -92,35 +92,76 @@ class LintReport:
     unchecked: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class KeptCheck:
+    """Findings and notes about the tree of an upstream version."""
+
+    findings: tuple[LintFinding, ...]
+    notes: tuple[str, ...]
+
+
 def check_fork(fork: Fork) -> LintReport:
     """Check every upstream version of the lock."""
     findings: list[LintFinding] = []
     notes: list[str] = []
     unchecked: list[str] = []
-    kept = KeptChecks(fork)
+    known, program = _kept_checks(fork), _program()
+    kept: dict[str, KeptCheck] = {}
     for name, versions in fork.lock.upstreams.items():
         findings += [*_check_upstream_only(fork, name), *_check_ignored(fork, name)]
         for upstream in versions.values():
             file_findings = list(_check_files(fork, upstream))
             findings += file_findings
             # A file that cannot be read is reported once, not again for the tree.
-            if not any(finding.fix == _READ for finding in file_findings):
-                faulty = {finding.where.partition(":")[0] for finding in file_findings}
-                key = kept.key(upstream, faulty)
-                known = kept.get(key)
-                if known is None:
-                    said, missing = list[str](), list[str]()
-                    found = list(_check_tree(fork, upstream, faulty, said, missing))
-                    unchecked += missing
-                    if not missing:
-                        kept.put(key, KeptCheck(tuple(found), tuple(said)))
-                else:
-                    found, said = list(known.findings), list(known.notes)
-                findings += found
-                notes += said
-    kept.write()
+            if any(finding.fix == _READ for finding in file_findings):
+                continue
+            faulty = {finding.where.partition(":")[0] for finding in file_findings}
+            key = _key(fork, upstream, faulty, program)
+            said, missing = list[str](), list[str]()
+            check = known.get(key) or KeptCheck(
+                tuple(_check_tree(fork, upstream, faulty, said, missing)), tuple(said)
+            )
+            findings += check.findings
+            notes += check.notes
+            unchecked += missing
+            kept |= {} if missing else {key: check}
+    if kept != known:
+        with contextlib.suppress(OSError):  # a fork that cannot be written is checked each time
+            path = fork.settings.work / _FILE
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_json(path, plain(kept))
     # A mistake in a file that versions share is found once per version.
     return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
+
+
+def _kept_checks(fork: Fork) -> Mapping[str, KeptCheck]:
+    """Return the findings and notes that earlier runs kept, by :func:`_key`."""
+    kind: Any = Mapping[str, KeptCheck]
+    try:
+        kept: Mapping[str, KeptCheck] = read_stored(kind, fork.settings.work / _FILE)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return kept
+
+
+def _program() -> str:
+    """Return a hash of forkpatch's code, and of the state of the installed packages."""
+    grammars = find_spec("tree_sitter")  # its folder changes when a package is installed
+    installed = Path(grammars.origin or "").parents[1] if grammars else Path()
+    changed = str(installed.stat().st_mtime_ns)
+    return digest(Path(forkpatch.__file__).parent, str(installed), changed)
+
+
+def _key(fork: Fork, upstream: Upstream, faulty: Set[str], program: str) -> str:
+    """Return the hash of all that the findings about a version's tree depend on.
+
+    ``faulty`` are the files that have findings already.
+    """
+    folders = (fork.settings.patches / upstream.name, fork.overlay_folder(upstream))
+    versions = fork.lock.versions(upstream.name).values()  # one may excuse another
+    cached = [fork.cache.find(one.tree) is not None for one in versions]
+    facts = (upstream, *versions, cached, fork.settings.combinations, sorted(faulty))
+    return digest(program, *map(repr, facts), *(folder for folder in folders if folder.is_dir()))
 
 
 def _check_ignored(fork: Fork, name: str) -> Iterator[LintFinding]:
@@ -442,59 +483,3 @@ def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintF
             pairs = zip_longest(data.split(b"\n"), written.data.split(b"\n"))
             line = next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
             yield LintFinding(f"{where}:{line}", "an export would change this line", _export())
-
-
-@dataclass(frozen=True)
-class KeptCheck:
-    """Findings and notes about the tree of an upstream version."""
-
-    findings: tuple[LintFinding, ...]
-    notes: tuple[str, ...]
-
-
-class KeptChecks:
-    """Findings and notes about the trees of a fork's upstream versions, by a hash of all input."""
-
-    def __init__(self, fork: Fork) -> None:
-        self._fork = fork
-        self._path = fork.settings.work / _FILE
-        self._new: dict[str, KeptCheck] = {}
-        self._old: dict[str, KeptCheck] = {}
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            kind: Any = Mapping[str, KeptCheck]
-            self._old = dict(read_stored(kind, self._path))
-        grammars = find_spec("tree_sitter")  # its folder changes when a package is installed
-        installed = Path(grammars.origin or "").parents[1] if grammars else Path()
-        changed = str(installed.stat().st_mtime_ns)
-        self._program = digest(Path(forkpatch.__file__).parent, str(installed), changed)
-
-    def key(self, upstream: Upstream, faulty: Collection[str]) -> str:
-        """Return the hash of all that the findings about a version depend on.
-
-        ``faulty`` are the files that have findings already.
-        """
-        settings = self._fork.settings
-        folders = (settings.patches / upstream.name, self._fork.overlay_folder(upstream))
-        versions = self._fork.lock.versions(upstream.name).values()  # one may excuse another
-        cached = [self._fork.cache.find(one.tree) is not None for one in versions]
-        facts = (upstream, *versions, cached, settings.combinations, sorted(faulty))
-        words = self._program, *map(repr, facts)
-        return digest(*words, *(folder for folder in folders if folder.is_dir()))
-
-    def get(self, key: str) -> KeptCheck | None:
-        """Return the result of an earlier check, or None."""
-        if key not in self._old:
-            return None
-        self._new[key] = self._old[key]
-        return self._old[key]
-
-    def put(self, key: str, check: KeptCheck) -> None:
-        """Keep the result of a check."""
-        self._new[key] = check
-
-    def write(self) -> None:
-        """Write what this run found or used; a fork that cannot be written is checked each time."""
-        if self._new != self._old:
-            with contextlib.suppress(OSError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write_json(self._path, plain(self._new))
