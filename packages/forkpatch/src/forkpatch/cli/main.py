@@ -52,28 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Only the module of the verb in the first word, after --root DIR, is loaded.
     typed = "".join(words[2 if words[:1] == ["--root"] else 0 :][:1])
     modules = tuple(name for name, verbs in _VERBS.items() if typed in verbs) or tuple(_VERBS)
-    words, more = _cut(words) if typed == "bisect" else (words, ())
-    options = _parser(modules).parse_args(words)
-    if typed == "bisect" and "--" in words:
-        # argparse removed the first one, too: it is the command's own after a word of the command.
-        last = words[words.index("--") + 1 :]
-        begun = options.command[: len(options.command) - len(last)]
-        options.command = [*begun, *(["--"] if begun else []), *last, *more]
+    # argparse would remove each ``--``; one after a word of the command is the command's own.
+    end = words.index("--") if typed == "bisect" and "--" in words else len(words)
+    options = _parser(modules).parse_args(words[:end])
+    if typed == "bisect":
+        options.command = [*options.command, *words[end + (not options.command) :]]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may be invalid text
             stream.reconfigure(errors="backslashreplace")
     drop_variables()
     command = f"forkpatch {options.verb}"
     return exit_code_of(functools.partial(_run, options), UserError, command)
-
-
-def _cut(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the words up to the first one after ``--``, and the others.
-
-    argparse does not see the others: it would remove a further ``--``, which the command needs.
-    """
-    end = words.index("--") + 2 if "--" in words else len(words)
-    return words[:end], words[end:]
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -222,6 +222,8 @@ def run_bisect(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Find the patch of a series since which a command fails."""
     from forkpatch.regression.bisect import Trial, bisect  # noqa: PLC0415 - for this verb only
 
+    if not options.command:
+        raise UserError("no command was given", remedy=typed("bisect UPSTREAM -- COMMAND"))
     upstream = upstream_of(fork, options.release, options.upstream)[1]
     plans = plans_of_release(fork, options)
     if upstream.name not in plans:
@@ -335,7 +337,7 @@ VERBS = (
         SOURCES,
         UPSTREAM,
         RELEASE,
-        "COMMAND...  runs in the tree, after --; exit code 0 passes, 125 cannot tell, others fail",
+        "[COMMAND...]  run in the tree, after --; exit code 0 passes, 125 cannot tell, others fail",
     ),
     Verb(
         "push",
