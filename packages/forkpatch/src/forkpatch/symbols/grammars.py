@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import PurePosixPath
 
@@ -49,19 +49,18 @@ class Grammar:
     preprocessed: bool = False
     function: str = "language"
 
-    @property
+    @cached_property
     def language(self) -> Language:
         """The loaded grammar."""
-        return _loaded(self.package, self.function)
+        return Language(getattr(import_module(self.package), self.function)())
 
     def parse(self, data: bytes, known: Tree | None = None) -> Tree:
         """Return the syntax tree of a file; text that does not parse is an ERROR node.
 
         ``known`` is the tree of another version, as :func:`edited` returns it.
         """
-        return (
-            Parser(self.language).parse(data, known) if known else Parser(self.language).parse(data)
-        )
+        parser = Parser(self.language)
+        return parser.parse(data, known) if known else parser.parse(data)
 
     @cached_property
     def _query(self) -> Query:
@@ -142,12 +141,17 @@ _SCRIPT_SCOPES = (
     "method_definition",
 )
 _SCRIPT_VALUES = ("variable_declarator", "pair", "assignment_expression")
-_TYPE_SCOPES = (
-    *(*_SCRIPT_SCOPES, "abstract_class_declaration", "interface_declaration", "enum_declaration"),
-    *("internal_module", "module", "type_alias_declaration", "function_signature"),
-    *("method_signature", "abstract_method_signature"),
+_TYPESCRIPT = Grammar(
+    "tree_sitter_typescript",
+    (
+        *(*_SCRIPT_SCOPES, "abstract_class_declaration", "interface_declaration"),
+        *("enum_declaration", "internal_module", "module", "type_alias_declaration"),
+        *("function_signature", "method_signature", "abstract_method_signature"),
+    ),
+    (*_SCRIPT_VALUES, "public_field_definition"),
+    overloads=True,
+    function="language_typescript",
 )
-_TYPE_VALUES = (*_SCRIPT_VALUES, "public_field_definition")
 
 _LANGUAGES: dict[str, Grammar] = {
     ".c": Grammar(
@@ -181,20 +185,8 @@ _LANGUAGES: dict[str, Grammar] = {
     ".js .jsx .mjs .cjs": Grammar(
         "tree_sitter_javascript", _SCRIPT_SCOPES, (*_SCRIPT_VALUES, "field_definition")
     ),
-    ".ts .mts .cts": Grammar(
-        "tree_sitter_typescript",
-        _TYPE_SCOPES,
-        _TYPE_VALUES,
-        overloads=True,
-        function="language_typescript",
-    ),
-    ".tsx": Grammar(
-        "tree_sitter_typescript",
-        _TYPE_SCOPES,
-        _TYPE_VALUES,
-        overloads=True,
-        function="language_tsx",
-    ),
+    ".ts .mts .cts": _TYPESCRIPT,
+    ".tsx": replace(_TYPESCRIPT, function="language_tsx"),
     ".go": Grammar(
         "tree_sitter_go",
         ("function_declaration", "method_declaration", "type_spec"),
@@ -216,11 +208,6 @@ _BY_SUFFIX = {suffix: item for suffixes, item in _LANGUAGES.items() for suffix i
 def grammar_of(path: str) -> Grammar | None:
     """Return the grammar of a file's language; None for a language without a grammar."""
     return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower())
-
-
-@cache
-def _loaded(package: str, function: str) -> Language:
-    return Language(getattr(import_module(package), function)())
 
 
 # Nodes with child nodes, but whose first line is not the head of a block.

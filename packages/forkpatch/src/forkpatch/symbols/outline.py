@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from pathlib import PurePosixPath
 
 from tree_sitter import Node, Tree
@@ -97,18 +98,13 @@ def outline(path: str, data: bytes) -> Outline:
     found = next((one for one in versions if one.data == data), None)
     if found is None:
         found = Outline(path, data, versions)
-        while len(_KNOWN) > 1 and _size() > _KEPT:
+        while len(_KNOWN) > 1 and sum(len(one.data) for one in chain(*_KNOWN.values())) > _KEPT:
             del _KNOWN[next(iter(_KNOWN))]
     else:
         versions.remove(found)
     versions.append(found)
     del versions[:-_VERSIONS]
     return found
-
-
-def _size() -> int:
-    """Return the number of bytes of the files whose outlines are kept."""
-    return sum(len(one.data) for versions in _KNOWN.values() for one in versions)
 
 
 def context_notes(files: Iterable[tuple[str, bytes]]) -> tuple[str, ...]:
@@ -171,7 +167,9 @@ class Outline:
         """The parts of the file: first row, from 0, and key in ``_symbols_of_parts`` of each."""
         assert self._grammar is not None
         parsed = [(difference(one.data, self.data), one) for one in self._others if one.tree]
-        ends, other = min(parsed, key=_size_of_change, default=((0, 0, 0), None))
+        # The version that is most like this one has the shortest changed part.
+        sizes = [max(ends[1:]) - ends[0] for ends, _ in parsed]
+        ends, other = parsed[sizes.index(min(sizes))] if parsed else ((0, 0, 0), None)
         known = edited(other.tree, other.data, self.data, ends) if other and other.tree else None
         self.tree, self._others = self._grammar.parse(self.data, known), ()
         root = self.tree.root_node
@@ -251,12 +249,6 @@ class Outline:
         """Return the hash of a symbol's body; None when the file has no such symbol."""
         symbol = self.symbols.get(name)
         return symbol.body if symbol else None
-
-
-def _size_of_change(version: tuple[tuple[int, int, int], Outline]) -> int:
-    """Return the number of bytes that differ in a version of a file."""
-    (start, *ends), _ = version
-    return max(ends) - start
 
 
 def _parts_of(root: Node) -> Iterator[list[Node]]:
