@@ -218,6 +218,20 @@ class Git:
         """Return the output of :meth:`run` as text, without newlines at the end."""
         return self.run(*args, stdin=stdin).stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
+    def fields(self, *args: str, stdin: bytes = b"", ok: Iterable[int] = (0,)) -> list[str]:
+        """Return the texts that :meth:`run` prints with a NUL after each, as with ``-z``."""
+        out = self.run(*args, stdin=stdin, ok=ok).stdout
+        return out.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+    def is_ancestor(self, commit: str, tip: str) -> bool:
+        """Return True if a commit is ``tip`` or its ancestor; False if either is missing."""
+        return self.run("merge-base", "--is-ancestor", commit, tip, ok=range(256)).returncode == 0
+
+    def commit(self, name: str) -> str:
+        """Return the commit that a revision names; empty if the repository lacks it."""
+        spec = ("--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        return self.run("rev-parse", *spec, ok=(0, 1, 128)).stdout.decode("ascii").strip()
+
 
 def user_environment() -> dict[str, str]:
     """Return the caller's environment for commands of the user, such as ``git push``.

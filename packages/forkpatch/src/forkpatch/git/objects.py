@@ -158,12 +158,11 @@ def _whole_tree(git_dir: Path, oid: str) -> dict[str, tuple[str, str]]:
 
 
 def _listed(git: Git, treeish: str, paths: Sequence[str]) -> dict[str, tuple[str, str]]:
-    out = git.run("ls-tree", "-r", "-z", "--full-tree", treeish, "--", *paths).stdout
     files = {}
-    for record in out.split(b"\0")[:-1]:
-        meta, _, path = record.partition(b"\t")
-        mode, _kind, oid = meta.decode("ascii").split(" ")
-        files[path.decode("utf-8", "surrogateescape")] = (mode, oid)
+    for record in git.fields("ls-tree", "-r", "-z", "--full-tree", treeish, "--", *paths):
+        meta, _, path = record.partition("\t")
+        mode, _kind, oid = meta.split(" ")
+        files[path] = (mode, oid)
     return files
 
 
@@ -173,9 +172,9 @@ def changed_files(git: Git, old: str, new: str) -> dict[str, tuple[str, str, str
     A rename is a file that goes and one that comes.
     """
     command = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--no-commit-id")
-    fields = git.run(*command, old, new).stdout.decode("utf-8", "surrogateescape").split("\0")
+    fields = git.fields(*command, old, new)
     found = {}
-    for meta, path in zip(fields[:-1:2], fields[1::2], strict=True):
+    for meta, path in zip(fields[::2], fields[1::2], strict=True):
         old_mode, new_mode, old_id, new_id, _ = meta.removeprefix(":").split(" ")
         found[path] = (old_mode, new_mode, old_id, new_id)
     return found
@@ -184,8 +183,7 @@ def changed_files(git: Git, old: str, new: str) -> dict[str, tuple[str, str, str
 def read_index(git: Git) -> dict[str, dict[str, tuple[str, str]]]:
     """Mode and id of each file of the index by path, then stage: 1 to 3 are of a conflict."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    out = git.run("ls-files", "-s", "-z").stdout.decode("utf-8", "surrogateescape")
-    for record in out.split("\0")[:-1]:
+    for record in git.fields("ls-files", "-s", "-z"):
         meta, _, path = record.partition("\t")
         mode, oid, stage = meta.split(" ")
         found.setdefault(path, {})[stage] = mode, oid

@@ -25,7 +25,7 @@ from forkpatch.safety import GITLINK_MODE, check_object_id
 from forkpatch.series.merge import MergeError, merged_patch
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
-from forkpatch.sources.repository import commit_of, refs_of
+from forkpatch.sources.repository import refs_of
 from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.symbols.outline import outline
 from forkpatch.tree.drift import Drift, became, record_of
@@ -229,7 +229,7 @@ def _tip(history: History, name: str, ref: str) -> str:
     Raises:
         UserError: the history lacks it.
     """
-    if commit := commit_of(history.git, ref):
+    if commit := history.git.commit(ref):
         return commit
     raise UserError(
         f"the history of {name} in {history.git.git_dir} has no commit {ref!r}",
@@ -250,10 +250,7 @@ def _versions(
         (name, (f"refs/tags/{name}", f"refs/tags/v{name}", f"refs/heads/{name}", name))
         for name in wanted
     )
-    found = (
-        (name, next(filter(None, (commit_of(history.git, ref) for ref in refs)), ""))
-        for name, refs in named
-    )
+    found = ((name, next(filter(None, map(history.git.commit, refs)), "")) for name, refs in named)
     return [(name, commit) for name, commit in found if commit]
 
 
@@ -400,7 +397,7 @@ def _scan(
     The commit ``since`` itself comes first.
     """
     base = series.plan.upstream.commit
-    if not base or not commit_of(history.git, base):
+    if not base or not history.git.commit(base):
         return (), ()
     first = UpstreamCommit(since, "")
     before = [first, *history.commits(since, base, *series.paths)] if since else []
@@ -444,7 +441,7 @@ def _is_newer(cell: MapCell, series_map: SeriesMap, history: History | None) -> 
         return order > base
     if not (series_map.base and cell.commit and history):
         return False
-    return not history.contains(series_map.base, cell.commit)
+    return not history.git.is_ancestor(cell.commit, series_map.base)
 
 
 def _cells(cell: MapCell, series: ProbedSeries, contents: Contents) -> Iterator[MapCell]:

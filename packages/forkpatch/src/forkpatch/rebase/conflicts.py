@@ -86,7 +86,7 @@ def backported(rebase: Rebase, name: str) -> str:
     if named is None or history is None:
         return ""
     versions = (rebase.old.upstream.commit, rebase.new.commit or "HEAD")
-    has_it = [history.contains(version, named[1]) for version in versions]
+    has_it = [history.git.is_ancestor(named[1], version) for version in versions]
     return named[1][:12] if has_it == [False, True] else ""
 
 

@@ -190,11 +190,7 @@ def _base(fork: Fork, name: str, version: str | None, git: Git, branch: str) -> 
     wanted = [fork.lock.upstream(name, version)] if version else list(versions.values())
     candidates = {}
     for upstream in wanted:
-        spec = f"{upstream.commit}^{{commit}}"
-        if not upstream.commit or git.run("cat-file", "-e", spec, ok=(0, 1, 128)).returncode:
-            continue
-        ancestor = ("merge-base", "--is-ancestor", upstream.commit, _TIP)
-        if git.run(*ancestor, ok=(0, 1)).returncode == 0:
+        if upstream.commit and git.is_ancestor(upstream.commit, _TIP):
             count = git.text("rev-list", "--count", f"{upstream.commit}..{_TIP}")
             candidates[int(count), upstream.version] = upstream
     if not candidates:
@@ -279,8 +275,7 @@ def _added(
 ) -> set[str]:
     """Return the files that the branch adds as overlays, without renamed files."""
     command = ("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-only", "--no-commit-id")
-    out = git.run(*command, upstream.commit, _TIP).stdout
-    renamed = set(out.decode("utf-8", "surrogateescape").split("\0"))
+    renamed = set(git.fields(*command, upstream.commit, _TIP))
     folders = {f"{path}/" for path in base}
     return {
         path

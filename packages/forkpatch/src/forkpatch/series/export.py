@@ -46,7 +46,6 @@ from forkpatch.tree.worktree import (
     OVERLAYS_REF,
     PREVIOUS_REF,
     Inputs,
-    branch_tip,
     has_other_commits,
     local_changes,
     make_inputs,
@@ -217,13 +216,13 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
         )
     git = Git(folder / ".git", folder)
     start = git.text("rev-parse", "--verify", OVERLAYS_REF)
-    if git.run("merge-base", "--is-ancestor", start, "HEAD", ok=(0, 1)).returncode:
+    if not git.is_ancestor(start, "HEAD"):
         raise UserError(
             f"{folder}: its history no longer begins at {OVERLAYS_REF}",
             remedy=f"put it back: git rebase --onto {OVERLAYS_REF}",
         )
-    tip = branch_tip(git)
-    if tip and git.run("merge-base", "--is-ancestor", tip, "HEAD", ok=(0, 1)).returncode:
+    tip = git.commit(f"refs/heads/{BRANCH}")
+    if tip and not git.is_ancestor(tip, "HEAD"):
         raise UserError(
             f"{folder}: another commit is checked out, which lacks commits of the branch {BRANCH}",
             remedy=f"go back to the branch: {at_tree} switch {BRANCH}; or, to keep only what is"

@@ -137,8 +137,7 @@ def _sorted_out(tree: WorkTree) -> Iterator[tuple[FileDiff, Hunk | None, Absorbe
                 reason = f"{names[0]} renames the file, and its lines may be of a patch before"
             line = hunk.new_start
             yield diff, hunk, Absorbed(path, line, "" if reason else names[0], reason)
-    untracked = tree.git.run("ls-files", "-z", "--others", "--exclude-standard").stdout
-    for name in untracked.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+    for name in tree.git.fields("ls-files", "-z", "--others", "--exclude-standard"):
         new_file = FileDiff(None, name, None, None, False, False, (), 0)
         yield new_file, None, Absorbed(name, 0, "", "it is a new file")
 

@@ -26,7 +26,7 @@ from forkpatch.model.patchfile import Patch
 from forkpatch.series.mailbox import export_new, neutral_repository
 from forkpatch.series.merge import MergeTarget
 from forkpatch.sources.obtain import SourceOptions, places_of
-from forkpatch.sources.repository import commit_of, local_clones
+from forkpatch.sources.repository import local_clones
 from forkpatch.symbols.outline import context_notes
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import check_new, new_folder
@@ -164,7 +164,7 @@ def find_revision(
         UserError: no repository on this machine has the revision.
     """
     for git in local_clones([str(repository)] if repository else places):
-        if commit := commit_of(git, revision):
+        if commit := git.commit(revision):
             return git, commit
     raise UserError(
         f"no mirror of {upstream.name} on this machine has {revision}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from forkpatch.git.calls import Git, GitError, git_repo
 from forkpatch.model.diffs import split_lines
-from forkpatch.sources.repository import commit_of, local_clones
+from forkpatch.sources.repository import local_clones
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,9 @@ class History:
     @classmethod
     def find(cls, places: Sequence[str], *commits: str) -> History | None:
         """Return the history of the first mirror here that has all ``commits``; None without."""
-        clones = (git for git in local_clones(places) if all(commit_of(git, c) for c in commits))
+        clones = (git for git in local_clones(places) if all(map(git.commit, commits)))
         git = next(clones, None)
         return cls(git) if git else None
-
-    def contains(self, version: str, commit: str) -> bool:
-        """Return True if ``commit`` is ``version`` or its ancestor; False if either is missing."""
-        asked = self.git.run("merge-base", "--is-ancestor", commit, version, ok=range(256))
-        return asked.returncode == 0
 
     def dates(self, commits: Sequence[str]) -> dict[str, int]:
         """Date of each commit, in seconds since 1970."""

@@ -64,12 +64,6 @@ def local_clones(places: Iterable[str]) -> Iterator[Git]:
             yield open_repository(path)
 
 
-def commit_of(git: Git, name: str) -> str:
-    """Return the commit that a revision names; empty if the repository lacks it."""
-    spec = ("--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    return git.run("rev-parse", *spec, ok=(0, 1, 128)).stdout.decode("ascii").strip()
-
-
 def refs_of(place: str) -> dict[str, str]:
     """Return the commits of HEAD and of all tags of the repository at ``place``, by reference.
 
@@ -202,9 +196,8 @@ def _gitmodules(upstream: Upstream, git: Git) -> dict[str, tuple[str, str]]:
         text = git.run("cat-file", "blob", f"{upstream.commit}:.gitmodules").stdout
     except GitError as error:
         raise SourceError(f"commit {upstream.commit} has no .gitmodules") from error
-    config = git.run("config", "--null", "--list", "--file", "-", stdin=text).stdout
     sections: dict[str, dict[str, str]] = {}
-    for record in config.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+    for record in git.fields("config", "--null", "--list", "--file", "-", stdin=text):
         key, _, value = record.partition("\n")
         name, _, what = key.removeprefix("submodule.").rpartition(".")
         sections.setdefault(name, {})[what] = value

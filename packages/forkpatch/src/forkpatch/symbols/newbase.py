@@ -53,8 +53,7 @@ class NewBase:
     def renames(self) -> Mapping[str, str]:
         """The new path of each renamed file, by old path."""
         command = ("diff-tree", "-r", "-z", "-M40%", "-l0", "--diff-filter=R", "--name-status")
-        out = self._git.run(*command, *self.trees).stdout
-        fields = out.decode("utf-8", "surrogateescape").split("\0")[:-1]
+        fields = self._git.fields(*command, *self.trees)
         return dict(zip(fields[1::3], fields[2::3], strict=True))
 
     @cached_property
@@ -107,8 +106,7 @@ class NewBase:
         texts = (line.decode("utf-8", "surrogateescape") for line in usable)
         words = (word for line in texts for word in ("-e", line))
         place = self.trees[0], "--", f"*{escape(suffix)}"
-        done = self._git.run("grep", "-lzIF", *words, *place, ok=(0, 1))
-        found = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+        found = self._git.fields("grep", "-lzIF", *words, *place, ok=(0, 1))
         return [path.removeprefix(f"{self.trees[0]}:") for path in found]
 
     @cached_property

@@ -71,10 +71,7 @@ def files_to_compare(
         return files | plan.pristine.read({path for word in lost for path in find(word)})
     words = [part for word in sorted(lost) for part in ("-e", word)]
     if words:
-        out = plan.pristine.git.run(
-            "grep", "-l", "-z", "-I", "-w", "-F", *words, plan.pristine.tree, ok=(0, 1)
-        )
-        listed = out.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+        listed = plan.pristine.git.fields("grep", "-lzIwF", *words, plan.pristine.tree, ok=(0, 1))
         files |= plan.pristine.read(item.partition(":")[2] for item in listed)
     return files
 

@@ -181,9 +181,8 @@ def carry_over(old: Path, new: Path) -> None:
     pairs = (line.split(" ", 1) for line in listed.splitlines())
     refs = {ref: oid for oid, ref in pairs if not ref.startswith(OWN_REFS)}
     refs.pop(f"refs/heads/{BRANCH}", None)
-    last = before.run("rev-parse", "--quiet", "--verify", "HEAD^{commit}", ok=(0, 1)).stdout
-    if last:
-        refs[PREVIOUS_REF] = last.decode("ascii").strip()
+    if last := before.commit("HEAD"):
+        refs[PREVIOUS_REF] = last
     commands = "".join(f"update {ref} {oid}\n" for ref, oid in refs.items())
     after.run("update-ref", "--stdin", stdin=os.fsencode(commands))
     for ref in refs:  # all entries of the stash but the last are in its log alone
@@ -201,8 +200,7 @@ def keep_builds(old: Path, new: Path) -> None:
     git, after = Git(old / ".git", old), Git(new / ".git", new)
     with contextlib.suppress(GitError, OSError):  # a damaged tree keeps nothing
         command = ("ls-files", "-z", "--others", "--ignored", "--directory", "--exclude-standard")
-        ignored = os.fsdecode(git.run(*command).stdout).split("\0")[:-1]
-        built = [name.rstrip("/") for name in ignored if not _TRACE.search(name)]
+        built = [name.rstrip("/") for name in git.fields(*command) if not _TRACE.search(name)]
         if not built:
             return
         before, current = (list_tree(repository, "HEAD") for repository in (git, after))
@@ -260,13 +258,8 @@ def has_other_commits(folder: Path, stamp: Stamp) -> bool:
     """
     git = Git(folder / ".git", folder)
     head = git.text("rev-parse", "--verify", "HEAD^{commit}")
-    return {head, branch_tip(git) or head} != {stamp.head}
-
-
-def branch_tip(git: Git) -> str:
-    """Return the commit of a tree's branch BRANCH, which may not be checked out; or ""."""
-    spec = ("--quiet", "--verify", f"refs/heads/{BRANCH}^{{commit}}")
-    return git.run("rev-parse", *spec, ok=(0, 1)).stdout.decode("ascii").strip()
+    tip = git.commit(f"refs/heads/{BRANCH}")  # it may not be checked out
+    return {head, tip or head} != {stamp.head}
 
 
 def local_changes(
@@ -280,14 +273,14 @@ def local_changes(
         GitError: the tree's repository cannot be read.
     """
     git = Git(folder / ".git", folder)
-    out = git.run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
+    records = git.fields("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
     changes = [OTHER_COMMITS] if has_other_commits(folder, stamp) else []
     named = {path for path, _, _ in stamp.inputs.overlays}.union(overlays or ())
-    for record in out.stdout.split(b"\0")[:-1]:
-        kind, path = record[:2], os.fsdecode(record[3:])
+    for record in records:
+        kind, path = record[:2], record[3:]
         if overlays is not None and path in named and equals(folder / path, overlays.get(path)):
             continue
-        word = "new file" if kind == b"??" else "deleted" if b"D" in kind else "changed"
+        word = "new file" if kind == "??" else "deleted" if "D" in kind else "changed"
         changes.append(f"{word}: {path}")
     return tuple(changes)
 
