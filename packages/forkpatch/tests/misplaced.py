@@ -133,7 +133,7 @@ def by_merge(bench: Bench) -> list[Placed]:
         base = NewBase(bench.git, bench.new, bench.base)
         names = path, bench.other(number)  # each case is one by itself
         base.diffs = {name: diff for name, diff in base.diffs.items() if name in names}
-        moves = merge_patches(bench.git, bench.new, [(step, bench.commits[number])], base).moves
+        moves, _ = merge_patches(bench.git, bench.new, [(step, bench.commits[number])], base)
         found.append(judged(case, moves[0].after[path].decode() if moves else None))
     return found
 

@@ -981,9 +981,9 @@ def _outcome(git: Git, case: PlacementCase, ids: Sequence[str], patch: bytes) ->
     old, patched, new = ids
     after = {**dict.fromkeys(case.old, b""), **case.patched}
     step = PatchStep(parse_patch(patch, "x.patch"), Commit(b""), case.old, after)
-    merges = merge_patches(git, new, [(step, patched)], NewBase(git, new, old))
-    if merges.moves:
-        (move,) = merges.moves
+    moves, errors = merge_patches(git, new, [(step, patched)], NewBase(git, new, old))
+    if moves:
+        (move,) = moves
         merged = {**case.new, **move.after}
         files = {
             path: merged[path] for path in merged if path in move.after or path not in move.here
@@ -992,7 +992,7 @@ def _outcome(git: Git, case: PlacementCase, ids: Sequence[str], patch: bytes) ->
     if not case.rights or case.may_stop:
         return Outcome.STOPPED
     tree = git.text("rev-parse", f"{new}^{{tree}}")
-    tree = merge_tree(git, tree, patched) if merges.errors else ""
+    tree = merge_tree(git, tree, patched) if errors else ""
     listed = list_tree(git, tree) if tree else {}
     blobs = read_blobs(git, (oid for _, oid in listed.values()))
     is_right = {path: blobs[oid] for path, (_, oid) in listed.items()} in case.rights

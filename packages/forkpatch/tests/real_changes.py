@@ -175,12 +175,12 @@ class History:
         )
         after |= {path: after.get(path, b"") for path in before}
         step, new = PatchStep(patch, Commit(b""), before, after), f"{change.commit}^"
-        merges = merge_patches(
+        moves, errors = merge_patches(
             self.git, new, [(step, change.patch)], NewBase(self.git, new, change.old)
         )
-        if merges.moves:
+        if moves:
             return None
-        return "; ".join(f"{path}: {error.detail}" for path, error in merges.errors) or "conflict"
+        return "; ".join(f"{path}: {error.detail}" for path, error in errors) or "conflict"
 
     def _files(self, commit: str, paths: Sequence[str]) -> dict[str, bytes]:
         listed = list_tree(self.git, commit, *paths) if paths else {}

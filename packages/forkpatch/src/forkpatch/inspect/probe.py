@@ -282,7 +282,6 @@ class ProbedSeries:
         touched |= {place.path for place in self.record.shadows}
         # Upstream may add a file where a patch makes a folder.
         self.paths = frozenset(touched | _folders(touched) - _folders(self.plan.pristine.listed))
-        self._steps = tuple(self.plan.steps())
         self._known: dict[frozenset[tuple[str, TreeFile | None]], Fits] = {}
 
     def contents(self, git: Git, commits: Iterable[str]) -> dict[str, Contents]:
@@ -311,7 +310,7 @@ class ProbedSeries:
         key = frozenset(contents.items())
         if key not in self._known:
             state, fits = dict(contents), dict[str, tuple[Fit, str]]()
-            for step in self._steps:
+            for step in self.plan.steps.values():
                 fit, detail, changed = self._fit(step, contents, state)
                 fits[step.patch.name] = fit, detail
                 state |= changed

@@ -80,7 +80,7 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
 
 def _patched(fork: Fork, plan: TreePlan) -> Iterator[Mismatch]:
     """Yield the functions whose patched signature no longer fits upstream's callers."""
-    for step in plan.steps():
+    for step in plan.steps.values():
         patch = step.patch
         folder = fork.settings.patches / plan.upstream.name / (patch.home or plan.upstream.version)
         for diff in patch.files:

@@ -71,11 +71,15 @@ class Together:
 
 @dataclass(frozen=True)
 class _Side:
-    """The state of a series on a side: the side's name, its plan, and its patches by name."""
+    """The state of a series on a side: the side's name, and its plan."""
 
     whose: str
     plan: TreePlan
-    steps: Mapping[str, PatchStep]
+
+    @property
+    def steps(self) -> Mapping[str, PatchStep]:
+        """The patches by name."""
+        return self.plan.steps
 
     def content(self, name: str) -> object:
         """Return a patch's home and sha256, to compare; None without that patch."""
@@ -120,13 +124,13 @@ def check_together(fork: Fork, branch: str, options: SourceOptions) -> Together:
             if first in others:
                 continue  # at most one side changed it; so its source is not needed
             try:
-                old = _side(before, base, upstream, options)
+                old = _Side(base, before.plan(upstream, options))
             except SourceError as error:
                 clone = typed(f"apply --mirror {upstream.name}=CLONE")
                 missing.append(f"{upstream}: {error.what}; name a clone of it once: {clone}")
                 continue
-            local = _side(fork, "the branch here", upstream, options)
-            remote = _side(other_fork, branch, upstream, options)
+            local = _Side("the branch here", fork.plan(upstream, options))
+            remote = _Side(branch, other_fork.plan(upstream, options))
             if local.state != old.state != remote.state != local.state:
                 named = fork.settings.combinations
                 orders[str(upstream)], new_clashes = _compare(old, local, remote, named)
@@ -139,12 +143,6 @@ def _files(fork: Fork, upstream: Upstream) -> object:
     series = fork.series(upstream)
     patches = [(patch.name, patch.home, patch.sha256, patch.condition) for patch in series]
     return patches, fork.overlays(upstream)
-
-
-def _side(fork: Fork, whose: str, upstream: Upstream, options: SourceOptions) -> _Side:
-    """Return the state of an upstream version's series in a fork."""
-    plan = fork.plan(upstream, options)
-    return _Side(whose, plan, {step.patch.name: step for step in plan.steps()})
 
 
 def _compare(

@@ -123,9 +123,8 @@ def placed_wrongly(rebase: Rebase, name: str, now: Mapping[str, bytes]) -> tuple
 
     ``now`` has the patch's files after the merge, by path on the new base.
     """
-    step = next(step for step in rebase.old.steps() if step.patch.name == name)
     (ours,) = files_at(rebase.git, [rebase.plan.head], _paths(rebase, name))
-    files = Move(step, "", "", ours, now).files(rebase.base)
+    files = Move(rebase.old.steps[name], "", "", ours, now).files(rebase.base)
     return misplacements_of(
         name,
         now,

@@ -23,26 +23,26 @@ from forkpatch.rebase.conflicts import (
     misplacements_of,
     placed_wrongly,
 )
-from forkpatch.rebase.merging import Move, merge_patches
+from forkpatch.rebase.merging import Errors, Move, merge_patches
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import replay
 from forkpatch.rebase.resolution import complete, merge_by_syntax
 from forkpatch.rebase.workspace import MERGED, Rebase
 from forkpatch.sources.history import UpstreamCommit
 from forkpatch.symbols.carrying import carry, is_taken_back
-from forkpatch.symbols.placement import Misplacement, rivalled
+from forkpatch.symbols.placement import rivalled
 from forkpatch.tree.fork import PatchStep
 
 
 def execute(rebase: Rebase) -> Rebase:
     """Execute the pending steps until a step stops, or all steps are done."""
     while rebase.plan.pending and not rebase.plan.conflicts:
-        steps = {step.patch.name: step for step in rebase.old.steps()}
+        steps = rebase.old.steps
         pending = [(steps[item.patch], item.original) for item in rebase.plan.pending]
-        merges = merge_patches(rebase.git, rebase.plan.head, pending, rebase.base)
-        rebase = _completed(rebase, merges.moves)
+        moves, errors = merge_patches(rebase.git, rebase.plan.head, pending, rebase.base)
+        rebase = _completed(rebase, moves)
         if rebase.plan.pending:
-            rebase = _stopped(rebase, rebase.plan.pending[0], merges.errors)
+            rebase = _stopped(rebase, rebase.plan.pending[0], errors)
     return rebase
 
 
@@ -66,9 +66,7 @@ def _completed(rebase: Rebase, moves: Sequence[Move]) -> Rebase:
     return rebase.saved(plan)
 
 
-def _stopped(
-    rebase: Rebase, step: RebaseStep, errors: Sequence[tuple[str, Misplacement]]
-) -> Rebase:
+def _stopped(rebase: Rebase, step: RebaseStep, errors: Errors) -> Rebase:
     """Show git's merge of a step in the working tree, and stop there, unless it is resolved."""
     git, head = rebase.git, rebase.plan.head
     rebase.reset(head)
@@ -121,7 +119,7 @@ def _upstream_commit(rebase: Rebase, step: RebaseStep) -> UpstreamCommit | None:
         rebase.git.run(*show, *pair).stdout
         for pair in ((f"{step.original}^", step.original), (step.original, f"{step.original}^"))
     )
-    ours = next(one for one in rebase.old.steps() if one.patch.name == step.patch)
+    ours = rebase.old.steps[step.patch]
     found = history.same_change(old.commit, new.commit, ours.patch.paths, diff, reverse)
     if found is None:
         return None

@@ -44,6 +44,8 @@ _FEW = 8  # patches whose files alone are compared: the lines of more are search
 _LATE = b"4102444800 +0000"
 _REF = "refs/forkpatch/merging"
 _NO_FILE = "0" * 40
+#: Path and message of each change that may be at a wrong place.
+Errors = list[tuple[str, Misplacement]]
 MERGE_OPTIONS = ("-c", "merge.directoryRenames=true", "-c", "merge.renames=true")
 
 
@@ -198,9 +200,7 @@ def _first_at(target: str, paths: Iterable[str]) -> str:
     return next((path for path in paths if path == target or path.startswith(f"{target}/")), "")
 
 
-def _misplacements(
-    move: Move, base: NewBase, paths: Collection[str]
-) -> list[tuple[str, Misplacement]]:
+def _misplacements(move: Move, base: NewBase, paths: Collection[str]) -> Errors:
     """Return path and message for each change of a merge that may be at a wrong place."""
     errors = list(move.file_errors(base, paths))
     for item in move.files(base):
@@ -209,23 +209,14 @@ def _misplacements(
     return errors
 
 
-@dataclass(frozen=True)
-class Merges:
-    """The merges of a series.
-
-    Attributes:
-        moves: the merges up to the first that has conflicts or may be misplaced.
-        errors: path and message of that merge's misplacements; empty for a conflict.
-    """
-
-    moves: list[Move]
-    errors: list[tuple[str, Misplacement]]
-
-
 def merge_patches(
     git: Git, head: str, steps: Sequence[tuple[PatchStep, str]], base: NewBase
-) -> Merges:
-    """Merge patches, each with its old commit, up to the first in conflict or perhaps misplaced."""
+) -> tuple[list[Move], Errors]:
+    """Merge patches, each with its old commit, up to the first in conflict or perhaps misplaced.
+
+    Returns:
+        The merges before that one, and its misplacements; none for a conflict.
+    """
     moves: list[Move] = []
     tree = git.text("rev-parse", f"{head}^{{tree}}")
     while len(moves) < len(steps):
@@ -235,21 +226,21 @@ def merge_patches(
         moves += merged
         tree = moves[-1].tree if moves else tree
         if errors and len(merged) == len(forecasts):
-            return Merges(moves, errors)
+            return moves, errors
         if len(merged) < len(batch):
             move = _merged(git, tree, *batch[len(merged)], base)
             if move is None:
-                return Merges(moves, [])
+                return moves, []
             if errors := _misplacements(move, base, list_tree(git, tree)):
-                return Merges(moves, errors)
+                return moves, errors
             moves.append(move)
             tree = move.tree
-    return Merges(moves, [])
+    return moves, []
 
 
 def _forecasts(
     git: Git, tree: str, steps: Sequence[tuple[PatchStep, str]], base: NewBase
-) -> tuple[list[Forecast], list[tuple[str, Misplacement]]]:
+) -> tuple[list[Forecast], Errors]:
     """Return the forecasts up to a patch without one, or one with errors; and these errors."""
     every, found = [step for step, _ in steps], list[Forecast]()
     onto = Onto(git, tree, f"{steps[0][1]}^", every, base)

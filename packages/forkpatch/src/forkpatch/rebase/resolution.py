@@ -91,8 +91,8 @@ def complete(rebase: Rebase, tree: str, how: str, *, record: bool = False) -> Re
             patch can hold, or a file that an overlay replaces.
     """
     step = rebase.plan.pending[0]
-    own = next(one.commit for one in rebase.old.steps() if one.patch.name == step.patch)
-    resolved = replace(own, changes={}, tree=tree, parent=rebase.plan.head)
+    own = rebase.old.steps[step.patch]
+    resolved = replace(own.commit, changes={}, tree=tree, parent=rebase.plan.head)
     (commit,) = write_commits(rebase.git, MERGED, [resolved], brief=True)
     try:
         planned(rebase.fork, rebase.new, rebase.exported(commit))

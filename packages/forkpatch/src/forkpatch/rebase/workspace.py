@@ -112,7 +112,7 @@ class Rebase:
 
     def patch(self, name: str) -> Patch:
         """Return a patch of the old series; :func:`_check_series` made sure that it exists."""
-        return next(patch for patch in self.old.patches if patch.name == name)
+        return self.old.steps[name].patch
 
     def original(self, name: str) -> str:
         """Return the commit of a patch on the old base."""

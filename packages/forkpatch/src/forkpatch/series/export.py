@@ -305,8 +305,7 @@ def with_left_out(
     current = planned(fork, upstream, patches)
     every = plan_tree(fork, upstream, current.pristine)
     order = _order([patch.name for patch in every.patches], [item.name for item in patches], left)
-    steps = {step.patch.name: step for step in every.steps() if step.patch.name in left}
-    steps |= {step.patch.name: step for step in current.steps()}
+    steps = {name: every.steps[name] for name in left} | current.steps
     try:
         if twice := sorted(left & {item.name for item in patches}):
             raise PatchError(f"a new commit has the name {twice[0]}")

@@ -164,7 +164,7 @@ def _renames(plan: TreePlan, name: str, path: str) -> bool:
 def _amended_commits(plan: TreePlan) -> Sequence[Commit]:
     """Return the commits from a plan's amended weave; raise UserError for an empty patch."""
     amended = plan.with_patches([patch.name for patch in plan.patches])
-    for step in amended.steps():
+    for step in amended.steps.values():
         if step.before == step.after and all(
             one.old_mode == one.new_mode for one in step.patch.files
         ):

@@ -93,11 +93,10 @@ def locate_series(
             changes another function of this version.
     """
     patches = load_series(fork.patch_folder(upstream))
-    homes: dict[str, dict[str, PatchStep]] = {}
+    homes: dict[str, TreePlan] = {}
     for home in home_versions(fork, upstream):
         other = fork.lock.upstream(upstream.name, home)
-        plan = plan_tree(fork, other, obtain_home(other))
-        homes[home] = {step.patch.name: step for step in plan.steps()}
+        homes[home] = plan_tree(fork, other, obtain_home(other))
     if not homes:
         return patches
     where = fork.patch_folder(upstream) / SERIES
@@ -110,7 +109,7 @@ def locate_series(
             now = {path: file.data for path, file in changed.items() if file}
             files = pristine.read(path for path in patch.positions if path not in changed)
             try:
-                patch = patch.at(_positions(homes[patch.home][patch.name], files | now))
+                patch = patch.at(_positions(homes[patch.home].steps[patch.name], files | now))
             except PatchError as error:
                 what = f"{where}: ../{patch.home}/{patch.name} cannot serve {upstream}"
                 raise PatchError(f"{what}: {error.what}", remedy=_OWN) from error

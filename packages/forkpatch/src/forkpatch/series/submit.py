@@ -108,7 +108,7 @@ def submit(
     left_out: dict[str, str] = {}
     conflicts: dict[str, str] = {}
     moved: list[tuple[Patch, Changes]] = []
-    for step in plan.steps():
+    for step in plan.steps.values():
         patch = step.patch
         if reason := _reason_to_leave_out(patch, plan, {*left_out, *conflicts}):
             left_out[patch.name] = reason

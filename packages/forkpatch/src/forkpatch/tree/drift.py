@@ -180,7 +180,7 @@ def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
 def record_of(fork: Fork, plan: TreePlan) -> Record:
     """Return a planned tree's record: hashes, and symbols that patches change, overlays shadow."""
     patches: dict[str, PatchRecord] = {}
-    for step in plan.steps():
+    for step in plan.steps.values():
         places: dict[tuple[str, str], SymbolPlace] = {}
         for diff in step.patch.files:
             before = step.before.get(diff.old or "", b"")

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from forkpatch.command import typed
@@ -175,13 +176,15 @@ class TreePlan:
             commits.append(patch_commit(patch, {path: after.get(path) for path in patch.paths}))
         return replace(self, patches=patches, commits=tuple(commits))
 
-    def steps(self) -> Iterator[PatchStep]:
-        """Yield the patches, with the files before and after each; a removed file is empty."""
-        state = dict(self.base)
+    @cached_property
+    def steps(self) -> dict[str, PatchStep]:
+        """The patches by name, with the files before and after each; a removed file is empty."""
+        state, steps = dict(self.base), dict[str, PatchStep]()
         for patch, commit in zip(self.patches, self.patch_commits, strict=True):
-            before = dict(state)
-            state |= {path: file.data if file else b"" for path, file in commit.changes.items()}
-            yield PatchStep(patch, commit, before, dict(state))
+            changed = {path: file.data if file else b"" for path, file in commit.changes.items()}
+            before, state = state, state | changed
+            steps[patch.name] = PatchStep(patch, commit, before, state)
+        return steps
 
 
 def plan_tree(
