@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import PurePosixPath
 
@@ -158,7 +158,8 @@ class Outline:
             symbol.moved(row) for row, key in self._parts for symbol in self._symbols_of_parts[key]
         ]
         if self._suffix in (".py", ".pyi") and len(self.data) <= _LARGE_PYTHON:
-            parsed = list(_with_trees(parsed, _PythonTrees(self.data)))
+            nodes = cache(partial(_python_nodes, self.data))
+            parsed = [replace(one, text=partial(_python_text, nodes, one)) for one in parsed]
         rest = partial(_outside, parsed, self.lines, self._suffix)
         return _unique([Symbol(MODULE, 1, len(self.lines), rest), *parsed])
 
@@ -318,43 +319,27 @@ def _parsed_symbols(
         yield Symbol(name, first + 1, last + 1, text, node)
 
 
-def _python_tree(data: bytes) -> ast.Module | None:
-    """Return Python's own syntax tree of a file; None if it does not parse."""
+def _python_nodes(data: bytes) -> Mapping[tuple[int, bool], ast.AST]:
+    """Return Python's trees of a file's definitions and values by row and kind; {} if it fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            return ast.parse(data)
+            nodes = ast.walk(ast.parse(data))
     except (SyntaxError, ValueError, RecursionError):
-        return None
+        return {}
+    return {
+        (node.lineno, type(node) in _PythonNodes): node
+        for node in nodes
+        if isinstance(node, (*_PythonNodes, ast.Assign, ast.AnnAssign))
+    }
 
 
-class _PythonTrees:
-    """Python's own syntax trees of the definitions and assignments of a file, by row and kind."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @cached_property
-    def _nodes(self) -> Mapping[tuple[int, bool], ast.AST]:
-        tree = _python_tree(self._data)
-        return {
-            (node.lineno, type(node) in _PythonNodes): node
-            for node in (ast.walk(tree) if tree else ())
-            if isinstance(node, (*_PythonNodes, ast.Assign, ast.AnnAssign))
-        }
-
-    def text(self, row: int, is_value: bool, otherwise: Callable[[], str]) -> str:
-        """Return the syntax tree at a line as text, or another text without a tree there."""
-        node = self._nodes.get((row, not is_value))
-        return canonical(node) if node else otherwise()
-
-
-def _with_trees(symbols: Iterable[Symbol], trees: _PythonTrees) -> Iterator[Symbol]:
-    """Yield the symbols with Python's syntax trees as their texts, which layout does not change."""
-    for symbol in symbols:
-        assert symbol.node is not None
-        row, is_value = symbol.node.start_point[0] + 1, symbol.node.type == "assignment"
-        yield replace(symbol, text=partial(trees.text, row, is_value, symbol.text))
+def _python_text(nodes: Callable[[], Mapping[tuple[int, bool], ast.AST]], symbol: Symbol) -> str:
+    """Return Python's tree of a symbol as text, which layout does not change; else its own text."""
+    assert symbol.node is not None
+    row, is_value = symbol.node.start_point[0] + 1, symbol.node.type == "assignment"
+    node = nodes().get((row, not is_value))
+    return canonical(node) if node else symbol.text()
 
 
 def canonical(node: object) -> str:
