@@ -21,7 +21,7 @@ from forkpatch.safety import FILE_MODES, alike
 from forkpatch.sources.cache import Pristine
 from forkpatch.sources.obtain import SourceKind, SourceOptions, places_of
 from forkpatch.sources.repository import asked, find_tree, local_clones
-from forkpatch.sources.wheels import download_wheel, kept_wheel, wheel_files
+from forkpatch.sources.wheels import download_wheel, wheel_files
 from forkpatch.tree.fork import Fork
 from groundwork.hashing import digest, sha256_of
 
@@ -138,7 +138,7 @@ def _from_git(
     reason = "no mirror is known, and this run is offline"
     selection = (upstream.include, upstream.exclude, upstream.submodules)
     name = f"commit {upstream.commit} {digest(repr(selection))}"
-    if (cached := fork.cache.known(fork.cache.seen(name))) is not None:
+    if (cached := fork.cache.find(fork.cache.seen(name))) is not None:
         return cached
     for place in places_of(upstream, fork.cache, options):
         source = SourceKind.GIT if place == upstream.url else SourceKind.MIRROR
@@ -184,7 +184,7 @@ def _from_wheels(
             sha256 = sha256_of(path)
             layout = (wheel.prefixes, wheel.exclude, upstream.include, upstream.exclude)
             name = f"wheel {sha256} {digest(repr(layout), *sorted(upstream.executable))}"
-            stored = fork.cache.known(fork.cache.seen(name))
+            stored = fork.cache.find(fork.cache.seen(name))
             if stored is None:
                 members = wheel_files(upstream, wheel, path)
                 stored = fork.cache.store(members, SourceKind.WHEEL, "")
@@ -234,7 +234,7 @@ def _wheel_file(
     scratch: Path,
 ) -> Path:
     """Return the path of a wheel's file, from the cache or downloaded."""
-    if sha256 and (cached := kept_wheel(fork.cache, sha256)):
+    if sha256 and (cached := fork.cache.wheel(sha256)):
         return cached
     if options.offline:
         raise SourceError("it is not in the cache, and this run is offline")

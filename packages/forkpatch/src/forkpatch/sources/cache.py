@@ -23,9 +23,10 @@ from forkpatch.errors import IntegrityError
 from forkpatch.git.calls import Git, GitError, init_repository
 from forkpatch.git.objects import Commit, TreeFile, list_tree, read_blobs, write_commits
 from forkpatch.model.stored import read_stored
+from forkpatch.output import warn
 from forkpatch.safety import is_object_id
 from groundwork.files import atomic_write, atomic_write_json, remove_scratch, sync_tree
-from groundwork.hashing import digest
+from groundwork.hashing import digest, sha256_of
 from groundwork.locks import locked
 
 PRISTINE = "refs/forkpatch/pristine"
@@ -86,13 +87,6 @@ class Cache:
     def mirrors_file(self) -> Path:
         """File with the mirrors that the user named."""
         return self.root / "mirrors.json"
-
-    def known(self, tree: str) -> Pristine | None:
-        """Return the pristine tree with this id, with its files unverified; None without it."""
-        git = Git(self._folder(tree))
-        if not tree or git.run("cat-file", "-e", f"{tree}^{{tree}}", ok=(0, 1, 128)).returncode:
-            return None
-        return Pristine(git, tree, self._origins(tree))
 
     def find(self, tree: str) -> Pristine | None:
         """Return the verified tree with this id; None if it is missing, or damaged and removed."""
@@ -206,13 +200,14 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def wheel(self, sha256: str) -> Path | None:
-        """Return the wheel file with this hash, unverified; None without it."""
+        """Return the wheel file with this hash; None without it. A damaged file is removed."""
         folder = self.root / "wheels" / sha256
-        return next(iter(folder.glob("*.whl")), None)
-
-    def drop_wheel(self, sha256: str) -> None:
-        """Remove the wheel file that is kept under this hash."""
-        shutil.rmtree(self.root / "wheels" / sha256, ignore_errors=True)
+        path = next(iter(folder.glob("*.whl")), None)
+        if path is None or sha256_of(path) == sha256:
+            return path
+        shutil.rmtree(folder, ignore_errors=True)
+        warn(f"{path.name} is damaged in the cache: it is removed, and fetched again")
+        return None
 
     def keep_wheel(self, path: Path, sha256: str) -> Path:
         """Move a verified wheel file into the cache; return its new path."""

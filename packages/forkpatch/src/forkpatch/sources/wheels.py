@@ -15,7 +15,6 @@ from forkpatch.command import typed
 from forkpatch.errors import IntegrityError, SourceError, UnsafePathError
 from forkpatch.git.objects import TreeFile
 from forkpatch.model.lock import Upstream, Wheel
-from forkpatch.output import warn
 from forkpatch.processes import run_session
 from forkpatch.safety import FILE_MODES, check_path
 from forkpatch.sources.cache import Cache
@@ -70,7 +69,7 @@ def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
         IntegrityError: a file has another hash than pinned.
     """
     for sha256 in wheel.files.values():
-        if cached := kept_wheel(cache, sha256):
+        if cached := cache.wheel(sha256):
             return cached
     if offline:
         raise SourceError("the wheel is not in the cache, and this run is offline")
@@ -87,16 +86,6 @@ def obtain_wheel(wheel: Wheel, cache: Cache, *, offline: bool) -> Path:
                 f"{path} has the sha256 {actual}, but {pinned} is pinned", remedy=_suspect()
             )
         return cache.keep_wheel(path, pinned)
-
-
-def kept_wheel(cache: Cache, sha256: str) -> Path | None:
-    """Return the file of the cache with this hash; remove a damaged file, with a warning."""
-    cached = cache.wheel(sha256)
-    if cached is None or sha256_of(cached) == sha256:
-        return cached
-    cache.drop_wheel(sha256)
-    warn(f"{cached.name} is damaged in the cache: it is removed, and fetched again")
-    return None
 
 
 def download_wheel(
