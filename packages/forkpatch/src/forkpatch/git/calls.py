@@ -14,8 +14,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -67,24 +68,6 @@ _ENVIRONMENT = {
 }
 # The caller's GIT_* variables that are kept: those about reaching a server.
 _KEPT = {"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_EXEC_PATH"}
-
-# Variables that name a repository, or a part of it: those of git rev-parse --local-env-vars that
-# are not configuration, and GIT_NAMESPACE.
-_OF_A_REPOSITORY = {
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_DIR",
-    "GIT_GRAFT_FILE",
-    "GIT_IMPLICIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_NAMESPACE",
-    "GIT_NO_REPLACE_OBJECTS",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_REPLACE_REF_BASE",
-    "GIT_SHALLOW_FILE",
-    "GIT_WORK_TREE",
-}
 
 #: Attributes of a repository of ours: a file is what its bytes are, whatever the tree says.
 NEUTRAL_ATTRIBUTES = "* -text !eol -filter -ident !working-tree-encoding !diff !merge !whitespace\n"
@@ -239,7 +222,14 @@ def user_environment() -> dict[str, str]:
     It has the caller's ``GIT_*``, except those that name a repository or a part of it.
     """
     variables = {**os.environ, **_dropped}
-    return {name: value for name, value in variables.items() if name not in _OF_A_REPOSITORY}
+    return {name: value for name, value in variables.items() if name not in _of_a_repository()}
+
+
+@cache
+def _of_a_repository() -> Set[str]:
+    """Return the variables that name a repository, or a part of it; they do not configure git."""
+    listed = Git().text("rev-parse", "--local-env-vars").split()
+    return {"GIT_NAMESPACE", *(name for name in listed if not name.startswith("GIT_CONFIG"))}
 
 
 def knows_author(repository: Path) -> bool:
