@@ -7,12 +7,13 @@ dropped where the new version has all of its changes at that place. Anything els
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
 from forkpatch.errors import UserError
 from forkpatch.git.calls import GitError
-from forkpatch.git.objects import write_commits
+from forkpatch.git.objects import COMMITTER, write_commits
 from forkpatch.model.diffs import FileDiff
 from forkpatch.output import warn
 from forkpatch.rebase.conflicts import (
@@ -27,11 +28,17 @@ from forkpatch.rebase.merging import Errors, Move, merge_patches
 from forkpatch.rebase.plan import Conflict, RebaseOutcome, RebaseStep
 from forkpatch.rebase.recorded import replay
 from forkpatch.rebase.resolution import complete, merge_by_syntax
-from forkpatch.rebase.workspace import MERGED, Rebase
+from forkpatch.rebase.workspace import MERGED, MERGED_INDEX, Rebase
 from forkpatch.sources.history import UpstreamCommit
 from forkpatch.symbols.carrying import carry, is_taken_back
 from forkpatch.symbols.placement import rivalled
 from forkpatch.tree.fork import PatchStep
+
+_PICK = (
+    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=true"),
+    *("-c", "rerere.enabled=false"),
+    *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
+)
 
 
 def execute(rebase: Rebase) -> Rebase:
@@ -69,9 +76,10 @@ def _completed(rebase: Rebase, moves: Sequence[Move]) -> Rebase:
 def _stopped(rebase: Rebase, step: RebaseStep, errors: Errors) -> Rebase:
     """Show git's merge of a step in the working tree, and stop there, unless it is resolved."""
     git, head = rebase.git, rebase.plan.head
-    rebase.reset(head)
+    git.run("reset", "-q", "--hard", head)
+    git.run("clean", "-fdq")
     try:
-        rebase.pick(step.original)
+        git.run(*_PICK, step.original, env=COMMITTER)
     except GitError:
         if not (rebase.tree / ".git/CHERRY_PICK_HEAD").exists():
             raise
@@ -90,7 +98,7 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
     if commit := _upstream_commit(rebase, step):
         rebase.git.run("cherry-pick", "--abort")
         return _dropped(rebase, f"already upstream: {commit}")
-    rebase.keep_index()
+    shutil.copyfile(rebase.tree / ".git/index", rebase.folder / MERGED_INDEX)
     conflicts = classify(rebase, step.patch)
     merged = merged_files(rebase, step.patch)
     wrong = placed_wrongly(rebase, step.patch, merged)

@@ -7,7 +7,6 @@ Each commit of the series is merged onto the new base with the old base as commo
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from forkpatch.command import typed
 from forkpatch.errors import UserError
 from forkpatch.git.calls import BRANCH, Git
-from forkpatch.git.objects import COMMITTER, Commit, list_tree, read_blobs, write_commits
+from forkpatch.git.objects import Commit, list_tree, read_blobs, write_commits
 from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
@@ -43,14 +42,9 @@ from groundwork.files import atomic_write
 
 _TREE = "tree"
 _RUNNING = "running"
-_MERGED = "merged.index"
+MERGED_INDEX = "merged.index"
 _LOCK_BEFORE = "lock.before"
 _LOCK_PINNED = "lock.pinned"
-_PICK = (
-    *("-c", "merge.conflictStyle=diff3", "-c", "merge.directoryRenames=true"),
-    *("-c", "rerere.enabled=false"),
-    *("cherry-pick", "--allow-empty", "--keep-redundant-commits", "--strategy=ort"),
-)
 #: Reference of the commits of merged patches.
 MERGED = "refs/forkpatch/merged"
 _OLD = "refs/forkpatch/old"
@@ -104,11 +98,7 @@ class Rebase:
 
         A person who resolves the conflicts changes the index of the working tree.
         """
-        return replace(self.git, environment={"GIT_INDEX_FILE": str(self.folder / _MERGED)})
-
-    def keep_index(self) -> None:
-        """Keep the index of a merge with conflicts for :attr:`merged`."""
-        shutil.copyfile(self.tree / ".git/index", self.folder / _MERGED)
+        return replace(self.git, environment={"GIT_INDEX_FILE": str(self.folder / MERGED_INDEX)})
 
     def patch(self, name: str) -> Patch:
         """Return a patch of the old series; :func:`_check_series` made sure that it exists."""
@@ -127,19 +117,6 @@ class Rebase:
         """Return the patch files of the commits on the new base up to ``tip``."""
         commits = self.git.text("rev-list", "--reverse", f"{self.plan.base}..{tip}").split()
         return export_commits(self.git.objects, commits)
-
-    def reset(self, commit: str) -> None:
-        """Check out ``commit``, and remove every other file."""
-        self.git.run("reset", "-q", "--hard", commit)
-        self.git.run("clean", "-fdq")
-
-    def pick(self, commit: str) -> None:
-        """Cherry-pick a commit of the old series onto the commit that is checked out.
-
-        Raises:
-            GitError: the merge has conflicts, which are in the index and the working tree.
-        """
-        self.git.run(*_PICK, commit, env=COMMITTER)
 
 
 def rebase_folder(fork: Fork, name: str) -> Path:
