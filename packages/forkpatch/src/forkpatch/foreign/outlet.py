@@ -41,15 +41,8 @@ class ExportFormat(StrEnum):
     FORMAT_PATCH = "format-patch"
 
 
-_FAMILIES = {
-    ExportFormat.QUILT: (ForeignFormat.QUILT,),
-    ExportFormat.DEBIAN: (ForeignFormat.QUILT,),
-    ExportFormat.FORMAT_PATCH: (
-        ForeignFormat.NUMBERED,
-        ForeignFormat.LISTED,
-        ForeignFormat.MAILBOX,
-    ),
-}
+#: Layouts of an imported series that an export as ``format-patch`` gives back.
+_OF_GIT = (ForeignFormat.NUMBERED, ForeignFormat.LISTED, ForeignFormat.MAILBOX)
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,8 @@ def export_foreign(
         )
     check_new(output)
     origin = read_origin(fork.patch_folder(plan.upstream))
-    if origin is not None and origin.format not in _FAMILIES[format_]:
+    layouts = _OF_GIT if format_ is ExportFormat.FORMAT_PATCH else (ForeignFormat.QUILT,)
+    if origin is not None and origin.format not in layouts:
         origin = None
     items = [*_overlay_items(plan), *(_item(fork, plan, patch, origin) for patch in plan.patches)]
     if format_ is not ExportFormat.FORMAT_PATCH:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from forkpatch.inspect.signatures import Signature, departures, imported_names, signatures
+from forkpatch.inspect.signatures import departures, imported_names, signatures
 from forkpatch.model.overlays import SHADOW_FORM, SHADOWS, Shadow, read_shadows
 from forkpatch.symbols.outline import outline
 from forkpatch.tree.fork import Fork, TreePlan
@@ -56,7 +56,8 @@ def _shadowed(fork: Fork, plan: TreePlan, shadows: tuple[Shadow, ...]) -> Iterat
         name = shadow.instead or shadow.symbol
         if name not in ours:
             what = f"{shadow.by} has no function {name}"
-            fix = f'define it, or name the function that callers use: instead = "{_nearest(ours)}"'
+            other = min(ours, key=lambda one: one.startswith("_"), default="NAME")  # a public one
+            fix = f'define it, or name the function that callers use: instead = "{other}"'
             yield table, shadow.line, what, fix
             continue
         if shadow.instead:
@@ -110,7 +111,8 @@ def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Itera
         for name in originals.keys() & ours.keys():
             if originals[name] == ours[name]:
                 continue
-            by = _ending_with(plan.overlays, ours[name])
+            ending = f"/{ours[name]}"
+            by = next((path for path in plan.overlays if f"/{path}".endswith(ending)), "")
             if by and not any(
                 symbol == name and overlay == by and place.endswith(originals[name])
                 for place, symbol, overlay in listed
@@ -123,17 +125,6 @@ def _unlisted(plan: TreePlan, shadows: tuple[Shadow, ...], table: Path) -> Itera
 def _is_module(path: str, data: bytes) -> bool:
     """Return True for a Python module that is not too large for a parser."""
     return path.endswith(".py") and outline(path, data).is_parsed
-
-
-def _ending_with(paths: Mapping[str, object], tail: str) -> str:
-    """Return the first path that is ``tail`` or ends with it; empty without such a path."""
-    return next((path for path in paths if path == tail or path.endswith(f"/{tail}")), "")
-
-
-def _nearest(known: Mapping[str, Signature]) -> str:
-    """Return a function name to suggest, public if possible."""
-    public = [name for name in known if not name.startswith("_")]
-    return (public or list(known) or ["NAME"])[0]
 
 
 def _line(data: bytes, name: str) -> int:

@@ -85,7 +85,7 @@ def add_version(
     entry |= {key: list(value) for key, value in chosen.items() if value}
     if new.wheel_only:  # without git; a wheel does not store executable bits
         entry["executable"] = sorted(like.executable)
-    head = f"upstreams.{_key(like.name)}.versions.{_key(version)}"
+    head = tomlkit.key(["upstreams", like.name, "versions", version]).as_string()
     added = f"\n[{head}]\n{tomlkit.dumps({**entry, 'tree': ''})}"
     if like.wheel and version_of(version):
         prefixes = tomlkit.inline_table()
@@ -123,10 +123,6 @@ def _first_tag(tag: str, version: str, places: Sequence[str], like: Upstream) ->
         alone = typed(f"lock --add {like.name}={version} --wheel-only")
         remedy += f"; or, if the commit of its wheel is not known: {alone}"
     raise UserError(f"no tag {names} of {like.name} was found: {'; '.join(errors)}", remedy=remedy)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def with_pins(text: str, upstreams: tuple[Upstream, ...]) -> str:

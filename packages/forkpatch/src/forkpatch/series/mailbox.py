@@ -277,17 +277,13 @@ def write_series(
     record: str,
     *,
     extra: Callable[[Path], None] | None = None,
-) -> tuple[str, ...]:
-    """Write a series, its files and its record to ``folder``, atomically.
+) -> None:
+    """Write a series, its files and its record to ``folder``, atomically, unless nothing changed.
 
     An empty ``record`` is not written; ``extra`` writes more files into the new folder.
-
-    Returns:
-        A line for each file that was changed.
     """
-    changes = series_changes(folder, patches, record)
-    if not changes:
-        return ()
+    if not series_changes(folder, patches, record):
+        return
     with scratch_folder(folder) as scratch:
         if folder.is_dir():
             old = {*_own_files(folder), SERIES, RECORD}
@@ -304,7 +300,6 @@ def write_series(
             if extra is not None:
                 extra(scratch)
         swap_in(scratch, folder)
-    return changes
 
 
 def series_changes(folder: Path, patches: Sequence[Exported], record: str) -> tuple[str, ...]:

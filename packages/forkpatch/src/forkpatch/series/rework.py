@@ -108,24 +108,24 @@ def absorb(tree: WorkTree) -> tuple[Absorbed, ...]:
         UserError: a patch would no longer change anything.
     """
     changes = list(_sorted_out(tree))
-    absorbed = [(diff, hunk, item.patch) for diff, hunk, item in changes if hunk and item.patch]
     by_path: dict[str, dict[Hunk, str]] = {}
-    for diff, hunk, patch in absorbed:
-        by_path.setdefault(diff.new or "", {})[hunk] = patch
+    for hunk, item in changes:
+        if hunk and item.patch:
+            by_path.setdefault(item.path, {})[hunk] = item.patch
     for path, hunks in by_path.items():
         tree.plan.weave.amend(path, hunks)
     if by_path:
         tree.move_to(_amended_commits(tree.plan), list(by_path))
-    return tuple(item for _, _, item in changes)
+    return tuple(item for _, item in changes)
 
 
-def _sorted_out(tree: WorkTree) -> Iterator[tuple[FileDiff, Hunk | None, Absorbed]]:
+def _sorted_out(tree: WorkTree) -> Iterator[tuple[Hunk | None, Absorbed]]:
     """Yield each change that is in no commit, with its patch or the reason to leave it."""
     data = tree.git.run(*_DIFF).stdout
     for diff in parse_diff(data, 0, str(tree.folder)) if data else ():
         path = diff.new or diff.old or ""
         if reason := _reason_against_lines(diff, tree.plan):
-            yield diff, None, Absorbed(path, 0, "", reason)
+            yield None, Absorbed(path, 0, "", reason)
             continue
         for hunk in diff.hunks:
             patches = tree.plan.weave.touched_by(path, hunk)
@@ -136,10 +136,9 @@ def _sorted_out(tree: WorkTree) -> Iterator[tuple[FileDiff, Hunk | None, Absorbe
             elif _renames(tree.plan, names[0], path):
                 reason = f"{names[0]} renames the file, and its lines may be of a patch before"
             line = hunk.new_start
-            yield diff, hunk, Absorbed(path, line, "" if reason else names[0], reason)
+            yield hunk, Absorbed(path, line, "" if reason else names[0], reason)
     for name in tree.git.fields("ls-files", "-z", "--others", "--exclude-standard"):
-        new_file = FileDiff(None, name, None, None, False, False, (), 0)
-        yield new_file, None, Absorbed(name, 0, "", "it is a new file")
+        yield None, Absorbed(name, 0, "", "it is a new file")
 
 
 def _reason_against_lines(diff: FileDiff, plan: TreePlan) -> str:

@@ -148,7 +148,8 @@ def _apply_upstream(
         write_excludes(folder, fork.settings.builds)
     changes, problem = work_in(folder, stamp, fork.overlays(upstream))
     again = fork.command("apply --discard", release)
-    if problem and not discard and (folder.is_file() or _has_files(folder)):
+    has_files = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    if problem and not discard and has_files:
         raise UserError(
             f"{folder} may hold work: {problem}",
             remedy=f"move it elsewhere; or throw it away: {again}",
@@ -187,11 +188,6 @@ def _apply_upstream(
     plan = plan if len(kept) == len(plan.patches) else plan.with_patches(kept)
     built = write_tree(plan, folder, release, label, fork.settings.builds, chosen)
     return replace(tree_of(upstream, folder, built, TreeState.APPLIED), left_out=left_out)
-
-
-def _has_files(folder: Path) -> bool:
-    """Return True for a folder that is not empty."""
-    return folder.is_dir() and any(folder.iterdir())
 
 
 def chosen_patches(weave: Weave, patches: Sequence[Patch], chosen: Sequence[str]) -> set[str]:
