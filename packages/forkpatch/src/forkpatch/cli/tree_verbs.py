@@ -128,7 +128,7 @@ def run_apply(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
             why = fork.settings.work / f"{tree.name}-{tree.version}.missing"
             atomic_write(why, printable(f"{tree.reason}\n{tree.remedy}\n"))
             left = f"{tree.name} {tree.version} was left out"
-            say(f"{left} ({_short(why, fork)} says why): {tree.remedy}")
+            say(f"{left} ({fork.relative(why)} says why): {tree.remedy}")
     _print_trees(fork, release, trees)
     say(*(f"{tree.name}: left out: {', '.join(tree.left_out)}" for tree in trees if tree.left_out))
     if all(tree.state is TreeState.CURRENT for tree in trees):
@@ -161,7 +161,7 @@ def _print_trees(fork: Fork, release: str, trees: Sequence[PatchedTree]) -> None
     rows = []
     for tree in trees:
         counts = str(len(tree.patches)), str(len(tree.overlays))
-        path = _short(tree.path, fork) if tree.path else "-"
+        path = fork.relative(tree.path) if tree.path else "-"
         commit, source = tree.commit[:12] or "-", tree.source or "-"
         rows.append((tree.name, tree.version, source, commit, *counts, tree.state, path))
     print_table(heads, rows, title=f"release {release}")
@@ -222,12 +222,6 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     say(f"{options.output}: {upstream} with {names or 'no patch'}")
     variant = {"upstream": upstream.name, "patches": kept, "path": options.output}
     return {"release": release, **variant}, 0
-
-
-def _short(path: Path, fork: Fork) -> str:
-    """Return a path relative to the fork's root if possible."""
-    root = fork.settings.root
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 VERBS = (

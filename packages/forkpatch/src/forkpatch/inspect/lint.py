@@ -169,7 +169,7 @@ def _check_ignored(fork: Fork, name: str) -> Iterator[LintFinding]:
     root = fork.settings.root
     patches, overlays = fork.settings.patches / name, fork.settings.overlays / name
     files = [
-        _relative(path, root)
+        fork.relative(path)
         for folder in (patches, overlays)
         for path in sorted(folder.rglob("*"))
         if path == overlays / SHADOWS or is_overlay(path.relative_to(folder).as_posix())
@@ -198,7 +198,7 @@ def _check_upstream_only(fork: Fork, name: str) -> Iterator[LintFinding]:
         line = f"{SUBMIT_WITH}: {path}"
         if not any(line.encode() in text.split(b"\n") for text in texts):
             yield LintFinding(
-                _relative(folder / SUBMIT / path, fork.settings.root),
+                fork.relative(folder / SUBMIT / path),
                 "no patch names it",
                 f"add the trailer {line} to the patch that it goes upstream with, or delete it",
             )
@@ -209,28 +209,27 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
     folder = fork.patch_folder(upstream)
     if not folder.is_dir():
         return
-    root = fork.settings.root
     series = folder / SERIES
     try:
         entries = read_entries(folder)
     except ForkError as error:
-        yield _unreadable(series, root, error, error.remedy or _READ)
+        yield _unreadable(series, fork, error, error.remedy or _READ)
         return
     names = [entry.name for entry in entries if not entry.home]
     for path in unlisted(folder):
         yield LintFinding(
-            _relative(path, root),
+            fork.relative(path),
             f"{SERIES} does not list it",
-            f"add {path.name} to {_relative(series, root)}, or delete it",
+            f"add {path.name} to {fork.relative(series)}, or delete it",
         )
     for name in names:
         path = folder / name
-        where = _relative(path, root)
+        where = fork.relative(path)
         try:
             data = patch_bytes(path)
             patch = parse_patch(data, path.name, str(path))
         except ForkError as error:
-            yield _unreadable(path, root, error, _READ)
+            yield _unreadable(path, fork, error, _READ)
             continue
         yield from _check_message(where, patch, data, fork.settings.require)
         yield from _check_trailers(where, patch, data, fork.settings)
@@ -250,17 +249,12 @@ def _export() -> str:
     return f"write it again from its commit: {typed('export')}"
 
 
-def _relative(path: Path, root: Path) -> str:
-    """Return a path relative to the fork's root if possible."""
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-
-
-def _unreadable(path: Path, root: Path, error: ForkError, fix: str) -> LintFinding:
+def _unreadable(path: Path, fork: Fork, error: ForkError, fix: str) -> LintFinding:
     """Return the finding of an error about a file, with the file named only once."""
     place = re.match(rf"{re.escape(str(path))}(:\d+)?: ?", error.what)
     line = place[1] or "" if place else ""
     what = error.what[place.end() :] if place else error.what
-    return LintFinding(f"{_relative(path, root)}{line}", what, fix)
+    return LintFinding(f"{fork.relative(path)}{line}", what, fix)
 
 
 def _check_message(
@@ -395,7 +389,7 @@ def _check_tree(
     Bytes of a file in ``faulty``, which has a finding already, are not compared. A version whose
     tree is not cached is only added to ``unchecked``, with a note.
     """
-    folder, root = fork.patch_folder(upstream), fork.settings.root
+    folder = fork.patch_folder(upstream)
     try:
         done = record_version(fork, upstream, partial(cached_tree, fork), check=True)
     except SourceError as error:
@@ -407,20 +401,20 @@ def _check_tree(
         unchecked.append(str(upstream))
         return
     except ForkError as error:
-        yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
+        yield _unreadable(folder / SERIES, fork, error, error.remedy or "see above")
         return
     try:
         yield from _check_bytes(fork, done.plan, faulty)
     except ForkError as error:
-        yield _unreadable(folder / SERIES, root, error, error.remedy or "see above")
+        yield _unreadable(folder / SERIES, fork, error, error.remedy or "see above")
     notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
     yield from _check_combinations(fork, done.plan, notes)
     for file, line, what, fix in mismatches(fork, done.plan):
-        yield LintFinding(f"{_relative(file, root)}:{line}", what, fix)
+        yield LintFinding(f"{fork.relative(file)}:{line}", what, fix)
     yield from _check_case(fork, done.plan)
     if not done.same:
         yield LintFinding(
-            _relative(folder / RECORD, root),
+            fork.relative(folder / RECORD),
             f"{RECORD} is out of date",
             typed(f"record {upstream.name} --version {upstream.version}"),
         )
@@ -441,7 +435,7 @@ def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
             patch = next(item for item in plan.patches if path in item.paths)
             file = fork.patch_file(plan.upstream, patch)
         yield LintFinding(
-            _relative(file, fork.settings.root),
+            fork.relative(file),
             f"{path} and {other} differ in case only",
             "give it another name: a file system that ignores case holds one of them",
         )
@@ -461,7 +455,7 @@ def _check_combinations(fork: Fork, plan: TreePlan, notes: list[str]) -> Iterato
         try:
             chosen_patches(plan.weave, plan.patches, chosen)
         except PatchError as error:
-            yield _unreadable(series, fork.settings.root, error, error.remedy)
+            yield _unreadable(series, fork, error, error.remedy)
 
 
 def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintFinding]:
@@ -475,7 +469,7 @@ def _check_bytes(fork: Fork, plan: TreePlan, faulty: Set[str]) -> Iterator[LintF
     folder = fork.patch_folder(plan.upstream)
     for patch, written in zip(plan.patches, exported, strict=True):
         path = folder / patch.name
-        where = _relative(path, fork.settings.root)
+        where = fork.relative(path)
         if patch.home or where in faulty:
             continue
         data = patch_bytes(path)

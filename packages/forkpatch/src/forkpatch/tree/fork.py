@@ -51,6 +51,11 @@ class Fork:
         """Return the folder of the patched tree of an upstream in a release."""
         return self.settings.work / release / upstream.name
 
+    def relative(self, path: Path) -> str:
+        """Return a path relative to the fork's root, if it is below."""
+        root = self.settings.root
+        return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
     def command(self, words: str, release: str) -> str:
         """Return the command of a verb on a release, for messages; the default needs no option."""
         option = "" if release == self.lock.default_release else f" --release {release}"
@@ -243,9 +248,8 @@ def fork_at(fork: Fork, revision: str) -> Iterator[Fork]:
         UserError: the fork is not in a git repository, or the commit is missing or has no fork.
     """
     git, commit, prefix = _find(fork, revision)
-    settings = fork.settings
-    names = ["pyproject.toml", *(_name(fork, path) for path in (settings.lock, settings.patches))]
-    wanted = [f"{prefix}{name}" for name in (*names, _name(fork, settings.overlays))]
+    places = fork.settings.lock, fork.settings.patches, fork.settings.overlays
+    wanted = [f"{prefix}{name}" for name in ("pyproject.toml", *map(fork.relative, places))]
     listed = list_tree(git, commit, *wanted)
     contents = read_blobs(git, (oid for mode, oid in listed.values() if mode in FILE_MODES))
     with tempfile.TemporaryDirectory(prefix="forkpatch-") as name:
@@ -290,8 +294,3 @@ def _find(fork: Fork, revision: str) -> tuple[Git, str, str]:
             f"{root} is not in a git repository that has {revision}",
             remedy="name a branch, tag or commit of the fork's own repository; fetch it first",
         ) from error
-
-
-def _name(fork: Fork, path: Path) -> str:
-    """Return a path relative to the fork's root."""
-    return path.relative_to(fork.settings.root).as_posix()
