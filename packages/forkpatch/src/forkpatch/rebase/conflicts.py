@@ -11,7 +11,7 @@ from forkpatch.git.merge import merge_data
 from forkpatch.git.objects import blob_id, read_index, unmerged
 from forkpatch.model.diffs import Hunk, split_lines
 from forkpatch.rebase.merging import Move
-from forkpatch.rebase.plan import Conflict, ConflictKind
+from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseStep
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.sources.history import History, UpstreamCommit
 from forkpatch.sources.obtain import SourceOptions, mirrors_of
@@ -158,15 +158,13 @@ def misplacements_of(
     )
 
 
-def merged_files(rebase: Rebase, name: str) -> dict[str, bytes]:
+def merged_files(rebase: Rebase, step: RebaseStep) -> dict[str, bytes]:
     """Return the files of a failed merge; a file with conflicts has upstream's side of each."""
-    patch, original = rebase.patch(name), rebase.original(name)
-    before, after, head = files_at(
-        rebase.git, (f"{original}^", original, rebase.plan.head), _paths(rebase, name)
-    )
-    conflicting = {conflict.path for conflict in classify(rebase, name)}
+    commits = f"{step.original}^", step.original, rebase.plan.head
+    before, after, head = files_at(rebase.git, commits, _paths(rebase, step.patch))
+    conflicting = unmerged(read_index(rebase.git))
     files = {}
-    for diff in patch.files:
+    for diff in rebase.patch(step.patch).files:
         path = rebase.base.path_of(diff.old) if diff.old else diff.new or ""
         file = rebase.tree / path
         if path in conflicting and diff.old in before and diff.new in after and path in head:

@@ -100,7 +100,7 @@ def _conflicting(rebase: Rebase, step: RebaseStep) -> Rebase:
         return _dropped(rebase, f"already upstream: {commit}")
     shutil.copyfile(rebase.tree / ".git/index", rebase.folder / MERGED_INDEX)
     conflicts = classify(rebase, step.patch)
-    merged = merged_files(rebase, step.patch)
+    merged = merged_files(rebase, step)
     wrong = placed_wrongly(rebase, step.patch, merged)
     stopped = _stop(rebase, (*conflicts, *wrong))
     if wrong:

@@ -104,10 +104,6 @@ class Rebase:
         """Return a patch of the old series; :func:`_check_series` made sure that it exists."""
         return self.old.steps[name].patch
 
-    def original(self, name: str) -> str:
-        """Return the commit of a patch on the old base."""
-        return next(step.original for step in self.plan.steps if step.patch == name)
-
     def saved(self, plan: RebasePlan) -> Rebase:
         """Write a new plan; return the rebase with that plan."""
         write_plan(self.folder, plan)
