@@ -252,17 +252,13 @@ def git_repo(git: Git) -> Repo:
 
 def init_repository(git_dir: Path, work_tree: Path | None = None) -> Git:
     """Make and return an empty repository, bare without ``work_tree``, that keeps every byte."""
+    git, info = Git(git_dir, work_tree), git_dir / "info"
     git_dir.mkdir(parents=True, exist_ok=True)
-    Git(git_dir).run("init", "-q", "--bare")
+    git.run("init", "-q", *([] if work_tree else ["--bare"]))
     with naming(git_dir):
-        if work_tree is not None:
-            config = git_dir / "config"
-            text = config.read_text(encoding="utf-8")
-            config.write_text(text.replace("bare = true", "bare = false"), encoding="utf-8")
-        info = git_dir / "info"
         info.mkdir(exist_ok=True)
         (info / "attributes").write_text(NEUTRAL_ATTRIBUTES, encoding="ascii")
-    return Git(git_dir, work_tree)
+    return git
 
 
 def require_git() -> None:
