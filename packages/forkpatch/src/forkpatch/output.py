@@ -9,13 +9,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from groundwork.errors import printable
 from groundwork.files import atomic_write
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _WIDE = 1000  # columns
 _quiet = False
@@ -31,14 +28,6 @@ _STYLES = {
     "test does not see it": "red",
     "cannot tell": "red",
 }
-
-
-def console() -> Console:
-    """Return the console for tables; only a terminal or ``COLUMNS`` limits the width of lines."""
-    from rich.console import Console  # noqa: PLC0415 - for this verb only
-
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
-    return Console(highlight=False, soft_wrap=False, width=width)
 
 
 def be_quiet(quiet: bool) -> None:
@@ -69,7 +58,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     """Print a table unless quiet; a cell ``STATE`` or ``STATE: …`` gets the state's colour."""
     if _quiet:
         return
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - for this verb only
+    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -80,7 +70,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     for row in rows:
         styles = (_STYLES.get(cell.split(":", maxsplit=1)[0], "") for cell in row)
         table.add_row(*map(Text, map(printable, row), styles))
-    console().print(table)
+    # Only a terminal or COLUMNS limits the width of lines.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    Console(highlight=False, soft_wrap=False, width=width).print(table)
 
 
 def write_report(target: str | None, value: object) -> None:

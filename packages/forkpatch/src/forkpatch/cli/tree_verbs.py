@@ -209,13 +209,8 @@ def run_tree(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Write a variant of one upstream's tree: without some patches, up to one, or pristine."""
     release, upstream = upstream_of(fork, options.release, options.upstream)
     plan = fork.plan(upstream, known_sources(fork, options))
-    kept = choose_patches(
-        plan,
-        without=options.without,
-        only=options.only,
-        upto=options.upto,
-        pristine=options.pristine,
-    )
+    chosen = choose_patches(plan, without=options.without, only=options.only, upto=options.upto)
+    kept = () if options.pristine else chosen
     overlays = not (options.no_overlays or options.pristine)
     write_variant(plan, kept, options.output.absolute(), with_overlays=overlays, durable=True)
     names = ", ".join(kept) if len(kept) <= _MOST_NAMES else f"{len(kept)} patches"

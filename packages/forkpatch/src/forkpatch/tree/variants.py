@@ -46,19 +46,15 @@ def choose_patches(
     without: Iterable[str] = (),
     only: Iterable[str] = (),
     upto: str | None = None,
-    pristine: bool = False,
 ) -> tuple[str, ...]:
     """Return the names of the patches that a variant keeps, in order.
 
-    ``pristine`` keeps none, ``upto`` the patches up to that one; both ignore the other arguments.
-    Names may be given without ``.patch``.
+    ``upto`` keeps the patches up to that one. Names may be given without ``.patch``.
 
     Raises:
         UserError: the series has no patch of that name, or a kept patch needs one that is left out.
     """
     every = plan.weave.patches
-    if pristine:
-        return ()
     if upto is not None:
         return every[: every.index(patch_name(every, upto)) + 1]
     only_names = {patch_name(every, name) for name in only}
