@@ -46,6 +46,7 @@ from forkpatch.tree.worktree import (
     OVERLAYS_REF,
     PREVIOUS_REF,
     Inputs,
+    Stamp,
     has_other_commits,
     local_changes,
     make_inputs,
@@ -115,12 +116,13 @@ def export_upstream(
             fit another version.
     """
     folder, series = fork.tree_folder(release, upstream), fork.patch_folder(upstream)
+    stamp = _stamp_of(fork, release, upstream)
     commits = commits_of(fork, release, upstream)
     if not commits and not series.exists():  # a fork that has no patch yet
         return ExportReport(upstream.name, upstream.version, series, (), (), ())
     patches = export_commits(folder / ".git/objects", commits)
     committed = [patch.name for patch in patches]
-    patches = with_left_out(fork, release, upstream, patches)
+    patches = with_left_out(fork, release, upstream, stamp, patches)
     old_patches = load_series(series)
     known = () if own else old_patches
     patches = keep_files(fork, upstream, share_patches(patches, known), old_patches)
@@ -143,12 +145,12 @@ def export_upstream(
     )
     if not check:
         if changes and not force:
-            _check_not_outdated(fork, release, upstream)
+            _check_not_outdated(fork, release, upstream, stamp)
         for name, (_, text) in messages.items():
             write_back(fork, upstream, next(item for item in known if item.name == name), text)
         write_series(series, patches, record)
         try:
-            _rebuild(plan.with_patches(committed), folder, release, fork.settings.builds)
+            _rebuild(plan.with_patches(committed), folder, release, stamp, fork.settings.builds)
         except (OSError, ForkError) as error:
             failed = UserError.from_os_error(error) if isinstance(error, OSError) else error
             raise ForkError(
@@ -161,12 +163,21 @@ def export_upstream(
     return ExportReport(upstream.name, upstream.version, series, names, changes, notes)
 
 
-def _check_not_outdated(fork: Fork, release: str, upstream: Upstream) -> None:
-    """Raise UserError when the series changed after the tree of a release was built."""
+def _stamp_of(fork: Fork, release: str, upstream: Upstream) -> Stamp:
+    """Return the stamp of a patched tree; raise UserError if the folder is not such a tree."""
     folder = fork.tree_folder(release, upstream)
-    stamp = read_stamp(folder)
-    now = fork.inputs(upstream, stamp.options if stamp else ())
-    if stamp is not None and _series_of(stamp.inputs) != _series_of(now):
+    if stamp := read_stamp(folder):
+        return stamp
+    raise UserError(
+        f"{folder} is not a patched tree",
+        remedy=f"type: {fork.command(f'edit {upstream.name}', release)}",
+    )
+
+
+def _check_not_outdated(fork: Fork, release: str, upstream: Upstream, stamp: Stamp) -> None:
+    """Raise UserError when the series changed after the tree of a release was built."""
+    if _series_of(stamp.inputs) != _series_of(fork.inputs(upstream, stamp.options)):
+        folder = fork.tree_folder(release, upstream)
         raise UserError(
             f"the series of {upstream} changed since {folder} was built",
             remedy=f"to keep the files: {fork.command('apply --discard', release)};"
@@ -190,12 +201,7 @@ def commits_of(fork: Fork, release: str, upstream: Upstream, *, loose: bool = Fa
             tree's branch, or a commit changes an overlay.
     """
     folder = fork.tree_folder(release, upstream)
-    stamp = read_stamp(folder)
-    if stamp is None:
-        raise UserError(
-            f"{folder} is not a patched tree",
-            remedy=f"type: {fork.command(f'edit {upstream.name}', release)}",
-        )
+    stamp = _stamp_of(fork, release, upstream)
     if stamp.version != upstream.version:
         raise UserError(f"{folder} holds {stamp.version}, not {upstream}")
     at_tree = f"git -C {shlex.quote(str(folder))}"
@@ -259,14 +265,13 @@ def _move_to_overlay(changed: Path, overlay: Path) -> str:
     )
 
 
-def _rebuild(plan: TreePlan, folder: Path, release: str, builds: Sequence[str]) -> None:
+def _rebuild(
+    plan: TreePlan, folder: Path, release: str, stamp: Stamp, builds: Sequence[str]
+) -> None:
     """Build the tree from the exported patches unless it and its stamp fit the series."""
-    stamp = read_stamp(folder)
-    same_head = stamp is not None and not has_other_commits(folder, stamp)
     inputs = make_inputs(plan.upstream.tree, plan.patches, plan.overlays)
-    if stamp is None or not same_head or _series_of(stamp.inputs) != _series_of(inputs):
-        source, options = (stamp.source, stamp.options) if stamp else ("", ())
-        write_tree(plan, folder, release, source, builds, options)
+    if has_other_commits(folder, stamp) or _series_of(stamp.inputs) != _series_of(inputs):
+        write_tree(plan, folder, release, stamp.source, builds, stamp.options)
 
 
 def open_for_edit(
@@ -285,22 +290,20 @@ def open_for_edit(
 
 
 def with_left_out(
-    fork: Fork, release: str, upstream: Upstream, patches: tuple[Exported, ...]
+    fork: Fork, release: str, upstream: Upstream, stamp: Stamp, patches: tuple[Exported, ...]
 ) -> tuple[Exported, ...]:
     """Return the patches of a tree, with the patches that it was built without in their order.
 
     Raises:
         UserError: a left-out patch does not merge with the commits of the tree.
     """
-    folder = fork.tree_folder(release, upstream)
-    stamp = read_stamp(folder)
-    applied = {name for name, _ in stamp.inputs.patches} if stamp else set()
+    applied = {name for name, _ in stamp.inputs.patches}
     left = {
         entry.name
         for entry in read_entries(fork.patch_folder(upstream))
-        if stamp and entry.name not in applied and not entry.condition.holds(stamp.options)
+        if entry.name not in applied and not entry.condition.holds(stamp.options)
     }
-    if stamp is None or not left:
+    if not left:
         return patches
     current = planned(fork, upstream, patches)
     every = plan_tree(fork, upstream, current.pristine)
@@ -311,6 +314,7 @@ def with_left_out(
             raise PatchError(f"a new commit has the name {twice[0]}")
         return _merged(current.pristine, [steps[name] for name in order])
     except PatchError as error:
+        folder = fork.tree_folder(release, upstream)
         raise UserError(
             f"{folder} was made without {', '.join(sorted(left))}, which does not go with the"
             f" commits there: {error.what}",
