@@ -37,11 +37,16 @@ _MOST_NAMES = 3  # patches of a variant that are named
 
 def run_init(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Begin a fork here: pin a version of an upstream in a new lock."""
-    from forkpatch.pins.lockfile import first_lock, is_new, with_pins  # noqa: PLC0415 - for this verb only
+    from forkpatch.pins.lockfile import first_lock, with_pins  # noqa: PLC0415 - for this verb only
     from forkpatch.pins.refresh import relock  # noqa: PLC0415
 
     path = fork.settings.lock
-    is_new(path)
+    if path.exists():
+        raise UserError(
+            f"{path} exists: this folder is a fork already",
+            remedy=f"pin one more version: {typed('lock --add NAME=VERSION')};"
+            " or one more upstream: add its table to the lock",
+        )
     chosen = source_options(options)
     text = first_lock(
         options.url,

@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from forkpatch.errors import UserError
 from forkpatch.foreign.sources import ForeignFormat
 from forkpatch.model.mailhead import parse_head
 from forkpatch.model.patchfile import split_patch
-from forkpatch.model.stored import typed_value
+from forkpatch.model.stored import plain, typed_value
 from forkpatch.safety import check_own, check_path
 
 ORIGIN = "origin"
@@ -126,10 +126,7 @@ def write_origin(folder: Path, origin: Origin) -> None:
     value = {
         "format": origin.format,
         "list": origin.list_name,
-        "patches": [
-            {key: item for key, item in asdict(entry).items() if item or key == "file"}
-            for entry in origin.entries
-        ],
+        "patches": plain(origin.entries),
     }
     (store / _INDEX).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 

@@ -126,7 +126,7 @@ def _listed(path: Path, layout: ForeignFormat, guards: Collection[str] | None) -
     folder, data = path.parent, path.read_bytes()
     text = data.decode("utf-8", "surrogateescape")
     lines = parse_list(text, str(path), quilt=layout is ForeignFormat.QUILT)
-    guarded = next((line for line in lines if line.file and line.guarded), None)
+    guarded = next((line for line in lines if line.file and (line.before or line.after)), None)
     names = sorted({g.lstrip("+-!") for line in lines for g in (*line.before, *line.after)})
     if unknown := sorted(set(guards or ()) - set(names)):
         has = f"its guards: {', '.join(names)}" if names else "it has no guards"
@@ -194,11 +194,6 @@ class ListLine:
     reverse: bool = False
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
-
-    @property
-    def guarded(self) -> bool:
-        """True when guards decide whether the patch belongs to the series."""
-        return bool(self.before or self.after)
 
     def chosen(self, names: Collection[str]) -> bool:
         """Return True when the patch belongs to the series for a choice of guards."""

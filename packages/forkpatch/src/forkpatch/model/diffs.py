@@ -137,13 +137,17 @@ def read_file(reader: DiffReader) -> FileDiff:
     is_git = (reader.peek() or b"").startswith(DIFF_GIT)
     named = reader.take().removeprefix(DIFF_GIT) if is_git else b""
     header = _read_header(reader) if is_git else {}
-    old_mode = _mode(header, ("old mode", "deleted file mode"), where)
-    new_mode = _mode(header, ("new mode", "new file mode"), where)
+    old_mode = _mode(header, "old mode", "deleted file mode")
+    new_mode = _mode(header, "new mode", "new file mode")
     ids = _INDEX.match(header.get("index", b""))
     old, new, texts = _paths(reader, named, header, where)
     mode = ids[3].decode("latin-1") if ids and ids[3] else None
-    if mode not in (None, *TREE_MODES):
-        raise PatchError(_odd_mode(mode or "", new or old, where))
+    for stated in filter(None, (old_mode, new_mode, mode)):
+        if stated not in TREE_MODES:
+            what = "is neither a plain nor an executable file nor a link"
+            if stated == GITLINK_MODE:
+                what = "is a submodule: change its pin in the lock instead"
+            raise PatchError(f"{where}: mode {stated} of {new or old} {what}")
     change = read_binary(reader, ids) if reader.peek() == _BINARY_START else None
     said = reader.peek() or b""
     binary = change is not None
@@ -186,19 +190,9 @@ def _read_header(reader: DiffReader) -> dict[str, bytes]:
     return header
 
 
-def _mode(header: dict[str, bytes], keys: tuple[str, ...], where: str) -> str | None:
-    found = [header[key].decode("latin-1").strip() for key in keys if key in header]
-    for mode in found:
-        if mode not in TREE_MODES:
-            raise PatchError(_odd_mode(mode, None, where))
-    return found[0] if found else None
-
-
-def _odd_mode(mode: str, path: str | None, where: str) -> str:
-    of = f" of {path}" if path else ""
-    if mode == GITLINK_MODE:
-        return f"{where}: mode {mode}{of} is a submodule: change its pin in the lock instead"
-    return f"{where}: mode {mode}{of} is neither a plain nor an executable file nor a link"
+def _mode(header: dict[str, bytes], *keys: str) -> str | None:
+    """Return the mode of the first of ``keys`` that a header has; None without one."""
+    return next((header[key].decode("latin-1").strip() for key in keys if key in header), None)
 
 
 def _moves(header: dict[str, bytes]) -> list[str]:

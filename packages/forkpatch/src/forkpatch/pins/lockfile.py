@@ -263,17 +263,3 @@ def _tag(places: Sequence[str], name: str, wanted: str) -> str:
         f"no repository of {name} could be asked: {'; '.join(reasons)}",
         remedy=f"give a URL or folder that git can read, or a clone of it: --mirror {name}=PATH",
     )
-
-
-def is_new(lock: Path) -> None:
-    """Check that the folder is not a fork yet.
-
-    Raises:
-        UserError: the lock exists.
-    """
-    if lock.exists():
-        raise UserError(
-            f"{lock} exists: this folder is a fork already",
-            remedy=f"pin one more version: {typed('lock --add NAME=VERSION')};"
-            " or one more upstream: add its table to the lock",
-        )
