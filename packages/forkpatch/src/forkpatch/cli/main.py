@@ -10,7 +10,6 @@ import importlib
 import io
 import os
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -128,15 +127,10 @@ def _parser(modules: tuple[str, ...]) -> Parser:
 
 
 class _Version(argparse.Action):
-    """Print the version of the installed package, or of the checkout that runs."""
+    """Print the version of the package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - takes as long as a quick verb
 
-        project = Path(forkpatch.__file__).parent / "pyproject.toml"
-        if project.is_file():
-            number = str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
-        else:
-            number = version("forkpatch")
-        print(f"forkpatch {number}")
+        print(f"forkpatch {version('forkpatch')}")
         parser.exit()
