@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -276,40 +276,28 @@ def release_status(fork: Fork, release: str | None) -> tuple[str, tuple[PatchedT
 
 
 def _status(fork: Fork, release: str, upstream: Upstream) -> PatchedTree:
+    """Return the state of a tree, and the reasons."""
     folder = fork.tree_folder(release, upstream)
     stamp = read_stamp(folder)
     inputs: Inputs | None = None
     overlays: dict[str, TreeFile] | None = None
-    problems: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     try:
         overlays = fork.overlays(upstream)
         inputs = fork.inputs(upstream, stamp.options if stamp else ())
     except ForkError as error:
-        problems = (error.what,)
-    state, reasons = _judge(folder, stamp, inputs, overlays, problems)
+        reasons = (error.what,)
+    changes, problem = work_in(folder, stamp, overlays)
+    if not folder.exists():
+        state, reasons = TreeState.MISSING, ("it was never applied", *reasons)
+    elif stamp is None or problem:
+        state, reasons = TreeState.BROKEN, (problem,)
+    elif changes:
+        state, reasons = TreeState.EDITED, changes
+    elif stamp.format != FORMAT:
+        state, reasons = TreeState.STALE, ("it was built by another version of forkpatch",)
+    else:
+        reasons = inputs.differences(stamp.inputs) if inputs else reasons
+        state = TreeState.STALE if reasons else TreeState.APPLIED
     named = _named(inputs) if inputs else {"patches": (), "overlays": ()}
     return replace(tree_of(upstream, folder, stamp, state), reasons=reasons, **named)
-
-
-def _judge(
-    folder: Path,
-    stamp: Stamp | None,
-    inputs: Inputs | None,
-    overlays: Mapping[str, TreeFile] | None,
-    problems: tuple[str, ...],
-) -> tuple[TreeState, tuple[str, ...]]:
-    """Return the state of a tree, and the reasons.
-
-    ``inputs`` is None when they cannot be read, for the reasons ``problems``.
-    """
-    if not folder.exists():
-        return TreeState.MISSING, ("it was never applied", *problems)
-    changes, problem = work_in(folder, stamp, overlays)
-    if stamp is None or problem:
-        return TreeState.BROKEN, (problem,)
-    if changes:
-        return TreeState.EDITED, changes
-    reasons = problems if inputs is None else inputs.differences(stamp.inputs)
-    if stamp.format != FORMAT:
-        reasons = ("it was built by another version of forkpatch",)
-    return (TreeState.STALE if reasons else TreeState.APPLIED), reasons
