@@ -205,7 +205,7 @@ class Weave:
         file = self._open(diff.old, where)
         self._check_mode(file, diff, where)
         before = list(file.touched)
-        if diff.change is None:
+        if diff.hunks and diff.change is None:
             self._patch_lines(file, diff, name)
         if diff.new == diff.old and diff.change is None:
             if diff.old_mode != diff.new_mode and diff.new_mode:
@@ -320,62 +320,36 @@ class Weave:
         return versions[-1]
 
     def _patch_lines(self, file: _FileWeave, diff: FileDiff, name: str) -> None:
-        if not diff.hunks:
-            return
-        visible = file.visible()
-        all_lines = file.lines
+        """Mark the lines that a patch removes, insert its new ones, and note what it needs."""
+        lines, seen = file.lines, file.visible()
 
         def shown(first: int, last: int) -> list[bytes]:
-            return [all_lines[at].data for at in visible[first:last]]
+            return [lines[at].data for at in seen[first:last]]
 
-        check_hunks(shown, len(visible), diff, name)
-        inserted: list[tuple[int, _Line]] = []
+        check_hunks(shown, len(seen), diff, name)
+        needs, inserted = self._needs[name], list[tuple[int, _Line]]()
         for hunk in diff.hunks:
-            self._needs[name] |= _weave_hunk(file, visible, hunk, name, inserted)
-        lines, start = list[_Line](), 0
+            at, gap = hunk.first, -1  # indexes into seen
+            for kind, data in hunk.lines:
+                if kind == "+":
+                    inserted.append((seen[at - 1] + 1 if at else 0, _Line(data, name)))
+                    if gap != at:
+                        gap = at
+                        # The place of an inserted line is certain only while both neighbours are
+                        # present and no line comes back between them.
+                        low = seen[at - 1] if at else 0
+                        high = seen[at] + 1 if at < len(seen) else len(lines)
+                        needs |= _patches_of(lines[low:high]) - {name}
+                    continue
+                if kind == "-":
+                    lines[seen[at]].removed = name
+                    needs |= _other(lines[seen[at]].added, name)
+                at += 1
+        file.lines, start = [], 0
         for index, line in inserted:
-            lines += file.lines[start:index]
-            lines.append(line)
+            file.lines += [*lines[start:index], line]
             start = index
-        file.lines = lines + file.lines[start:]
-
-
-def _weave_hunk(
-    file: _FileWeave,
-    seen: list[int],
-    hunk: Hunk,
-    name: str,
-    inserted: list[tuple[int, _Line]],
-) -> set[str]:
-    """Mark the lines that a checked hunk removes, and note the lines that it inserts.
-
-    ``seen`` has the indexes of the lines that are present before the patch; ``inserted`` gets each
-    new line, and the index before which it is inserted.
-
-    Returns:
-        The patches that the patch needs.
-    """
-    needs: set[str] = set()
-    at = hunk.first  # index into seen
-    gap = -1
-    for kind, data in hunk.lines:
-        if kind == " ":
-            at += 1
-        elif kind == "-":
-            old = file.lines[seen[at]]
-            old.removed = name
-            needs |= _other(old.added, name)
-            at += 1
-        else:
-            inserted.append((seen[at - 1] + 1 if at else 0, _Line(data, name)))
-            if gap != at:
-                gap = at
-                # The place of an inserted line is certain only while both neighbours are present
-                # and no line comes back between them.
-                low = seen[at - 1] if at else 0
-                high = seen[at] + 1 if at < len(seen) else len(file.lines)
-                needs |= _patches_of(file.lines[low:high]) - {name}
-    return needs
+        file.lines += lines[start:]
 
 
 def _patches_of(lines: Iterable[_Line]) -> set[str]:
