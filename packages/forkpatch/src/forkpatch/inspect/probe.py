@@ -367,7 +367,13 @@ def _mapped(
     result = SeriesMap(upstream.name, upstream.version, upstream.commit, until, 0, names, ())
     cells: list[MapCell] = []
     if history is not None:
-        before, after = _scan(history, series, since, until)
+        before, after = list[UpstreamCommit](), list[UpstreamCommit]()
+        if upstream.commit and history.git.commit(upstream.commit):
+            if since:
+                earlier = history.commits(since, upstream.commit, *series.paths)
+                before = [UpstreamCommit(since, ""), *earlier]
+            if until:
+                after = [*history.commits(upstream.commit, until, *series.paths)]
         commits = [commit for _, commit in versions]
         contents = series.contents(
             history.git, (*commits, *(one.commit for one in (*before, *after)))
@@ -386,21 +392,6 @@ def _mapped(
             MapCell(upstream.name, version, "", "wheel", upstream.version), series, files
         )
     return ApplicabilityMap((result,), tuple(_attributed(cell, result, history) for cell in cells))
-
-
-def _scan(
-    history: History, series: ProbedSeries, since: str, until: str
-) -> tuple[Sequence[UpstreamCommit], Sequence[UpstreamCommit]]:
-    """Return the upstream commits that change a series' files before and after its base.
-
-    The commit ``since`` itself comes first.
-    """
-    base = series.plan.upstream.commit
-    if not base or not history.git.commit(base):
-        return (), ()
-    first = UpstreamCommit(since, "")
-    before = [first, *history.commits(since, base, *series.paths)] if since else []
-    return before, list(history.commits(base, until, *series.paths)) if until else []
 
 
 def _turning_points(

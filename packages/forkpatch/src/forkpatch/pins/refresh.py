@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -175,7 +174,10 @@ def _from_wheels(
         known = wheel.files.get(pinned, "")
         with fork.cache.scratch() as scratch:
             try:
-                path = _wheel_file(fork, wheel, known, platforms, options, scratch)
+                path = fork.cache.wheel(known) if known else None
+                if path is None and options.offline:
+                    raise SourceError("it is not in the cache, and this run is offline")
+                path = path or download_wheel(wheel.package, wheel.version, scratch, *platforms)
             except SourceError as error:
                 what = pinned or f"for {', '.join(platforms) or 'this machine'}"
                 notes.append(f"{upstream}: the wheel {what} was not looked up: {error.what}")
@@ -223,22 +225,6 @@ def _platforms(file: str) -> tuple[str, ...]:
             f"{file!r} is not the name of a wheel file", remedy="correct files of the lock's wheel"
         ) from error
     return tuple(sorted({tag.platform for tag in tags if tag.platform != "any"}))
-
-
-def _wheel_file(
-    fork: Fork,
-    wheel: Wheel,
-    sha256: str,
-    platforms: tuple[str, ...],
-    options: SourceOptions,
-    scratch: Path,
-) -> Path:
-    """Return the path of a wheel's file, from the cache or downloaded."""
-    if sha256 and (cached := fork.cache.wheel(sha256)):
-        return cached
-    if options.offline:
-        raise SourceError("it is not in the cache, and this run is offline")
-    return download_wheel(wheel.package, wheel.version, scratch, *platforms)
 
 
 def _tree_differences(

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from forkpatch.errors import UserError
-from forkpatch.git.calls import Git, user_environment
+from forkpatch.git.calls import user_environment
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.variants import write_variant
@@ -72,14 +71,20 @@ def bisect(
     Raises:
         UserError: the command cannot be run.
     """
-    patches = plans[name].weave.patches
+    patches, plan = plans[name].weave.patches, plans[name]
     trials: dict[int, Trial] = {}
-    with _trees(fork, plans, name) as (tree, commits):
+    # After a kill, the next verb removes the folder.
+    with scratch_folder(fork.settings.work / "bisect") as scratch:
+        for other in plans.keys() - {name}:
+            write_variant(plans[other], plans[other].weave.patches, scratch / other)
+        (scratch / name).mkdir()
+        tree, commits = build_repository(scratch / name, plan.pristine, plan.commits)
+        commits = commits[len(commits) - len(patches) - 1 :]  # from no patch to all patches
 
         def run(count: int) -> Outcome:
             if count not in trials:
                 tree.run("reset", "-q", "--hard", commits[count])
-                trials[count] = Trial(count, _run(command, tree.work_tree or Path()))
+                trials[count] = Trial(count, _run(command, scratch / name))
                 each(trials[count])
             return trials[count].outcome
 
@@ -93,24 +98,6 @@ def bisect(
         else:
             bad = good
     return Bisection(name, patches[good:bad], tuple(trials.values()))
-
-
-@contextmanager
-def _trees(
-    fork: Fork, plans: Mapping[str, TreePlan], name: str
-) -> Iterator[tuple[Git, Sequence[str]]]:
-    """Yield a temporary repository of ``name``, and its commits from no patch to all patches.
-
-    The other upstreams' trees lie beside it. After a kill, the next verb removes the folder.
-    """
-    with scratch_folder(fork.settings.work / "bisect") as scratch:
-        for other, plan in plans.items():
-            if other != name:
-                write_variant(plan, plan.weave.patches, scratch / other)
-        plan = plans[name]
-        (scratch / name).mkdir()
-        git, ids = build_repository(scratch / name, plan.pristine, plan.commits)
-        yield git, ids[len(ids) - len(plan.patches) - 1 :]
 
 
 def _run(command: Sequence[str], tree: Path) -> Outcome:
