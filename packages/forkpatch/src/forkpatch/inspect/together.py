@@ -24,7 +24,7 @@ from forkpatch.model.weave import Weave
 from forkpatch.series.merge import MergeTarget
 from forkpatch.sources.obtain import SourceOptions
 from forkpatch.tree.apply import chosen_patches, combinations
-from forkpatch.tree.fork import Fork, PatchStep, TreePlan, fork_at, merge_base
+from forkpatch.tree.fork import Fork, TreePlan, fork_at, merge_base
 
 Order = tuple[str, ...]
 _State = TypeVar("_State", Condition, TreeFile)
@@ -76,25 +76,20 @@ class _Side:
     whose: str
     plan: TreePlan
 
-    @property
-    def steps(self) -> Mapping[str, PatchStep]:
-        """The patches by name."""
-        return self.plan.steps
-
     def content(self, name: str) -> object:
         """Return a patch's home and sha256, to compare; None without that patch."""
-        patch = self.steps[name].patch if name in self.steps else None
+        patch = self.plan.steps[name].patch if name in self.plan.steps else None
         return patch and (patch.home, patch.sha256)
 
     @property
     def conditions(self) -> dict[str, Condition]:
         """The condition of each patch."""
-        return {name: step.patch.condition for name, step in self.steps.items()}
+        return {name: step.patch.condition for name, step in self.plan.steps.items()}
 
     @property
     def state(self) -> object:
         """The patches, in order, their conditions, and the overlays, to compare with ``==``."""
-        patches = [(name, self.content(name)) for name in self.steps]
+        patches = [(name, self.content(name)) for name in self.plan.steps]
         return patches, self.conditions, self.plan.overlays
 
 
@@ -159,15 +154,15 @@ def _compare(
     conditions, other = _merged(*(side.conditions for side in sides))
     reasons |= dict.fromkeys(other, f"{remote.whose} has another condition of it")
     chosen: dict[str, _Side] = {}
-    for name in {**local.steps, **remote.steps}:
+    for name in {**local.plan.steps, **remote.plan.steps}:
         side, reason = _choose(name, old, local, remote)
         chosen |= {name: side} if side else {}
         reasons |= {name: reason} if reason else {}
     orders = [
         tuple(name for name in _order(*map(list, steps)) if name in chosen)
         for steps in (
-            (old.steps, local.steps, remote.steps),
-            (old.steps, remote.steps, local.steps),
+            (old.plan.steps, local.plan.steps, remote.plan.steps),
+            (old.plan.steps, remote.plan.steps, local.plan.steps),
         )
     ]
     results = []
@@ -234,7 +229,7 @@ def _conflicts(
 ) -> Iterator[tuple[str, str]]:
     """Merge patches in an order; yield each patch that does not merge, with the reason."""
     for name in order:
-        step = chosen[name].steps[name]
+        step = chosen[name].plan.steps[name]
         try:
             changes = target.merged(step)
         except PatchError as error:
@@ -250,7 +245,7 @@ def _rivals(patch: Patch, old: _Side, other: _Side) -> str:
     """Return in words the other side's new or changed patches that touch the same files."""
     names = [
         name
-        for name, step in other.steps.items()
+        for name, step in other.plan.steps.items()
         if other.content(name) != old.content(name) and set(step.patch.paths) & set(patch.paths)
     ]
     return f", which {' and '.join(names)} changes too" if names else ""
@@ -278,10 +273,10 @@ def _placed(name: str, side: _Side, sides: Sequence[_Side]) -> Patch:
 
     ``sides``: old, local and remote. The patches before a shared patch move its lines on both.
     """
-    patch = side.steps[name].patch
+    patch = side.plan.steps[name].patch
     if not patch.home or len({one.content(name) for one in sides}) > 1:
         return patch
-    starts = [one.steps[name].patch.positions for one in sides]
+    starts = [one.plan.steps[name].patch.positions for one in sides]
     return patch.at(
         {
             path: tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from forkpatch.errors import UserError
 from forkpatch.foreign.origin import ORIGIN, copy_origin
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
-from forkpatch.rebase.plan import Existing, RebaseOutcome, RebasePlan, RebaseStep
+from forkpatch.rebase.plan import Existing, RebaseOutcome, RebasePlan
 from forkpatch.series.mailbox import Exported
 from forkpatch.series.shared import lends, share_patches
 from forkpatch.tree.fork import Fork
@@ -78,27 +78,6 @@ def check_state(fork: Fork, plan: RebasePlan, patches: Sequence[Exported]) -> No
         )
 
 
-def steps_of(
-    kept: Mapping[str, str], series: Mapping[str, str], hashes: Mapping[str, str]
-) -> tuple[RebaseStep, ...]:
-    """Return the steps of a rebase.
-
-    ``kept`` has the commits of kept patches on the new base, ``series`` those of the old version's
-    patches on the old base, ``hashes`` the hashes of their files.
-    """
-    return (
-        *(
-            RebaseStep(name, series.get(name, ""), RebaseOutcome.KEPT, commit)
-            for name, commit in kept.items()
-        ),
-        *(
-            RebaseStep(name, commit, sha256=hashes[name])
-            for name, commit in series.items()
-            if name not in kept
-        ),
-    )
-
-
 def settled(
     fork: Fork, plan: RebasePlan, exported: Sequence[Exported], series: Sequence[Patch]
 ) -> tuple[Exported, ...]:
@@ -133,17 +112,3 @@ def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:
         shutil.rmtree(new / ORIGIN)
     if not (new / ORIGIN).exists():
         copy_origin(old, new)
-
-
-def outcome_of(name: str, plan: RebasePlan, patches: Collection[str]) -> tuple[RebaseOutcome, str]:
-    """Return outcome and reason of a patch that the new version had before the rebase.
-
-    ``patches`` are the names in the resulting series.
-    """
-    step = next((step for step in plan.steps if step.patch == name), None)
-    if plan.existing is Existing.KEEP:
-        return RebaseOutcome.KEPT, f"{plan.old}'s was not taken" if step and step.original else ""
-    if name in patches:
-        return RebaseOutcome.REPLACED, f"by {plan.old}'s"
-    why = f"{plan.old}'s was dropped" if step else f"{plan.old} has no patch of that name"
-    return RebaseOutcome.REMOVED, why

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkpatch.model.record import format_record
-from forkpatch.rebase.existing import check_state, outcome_of, settle_origin, settled
+from forkpatch.rebase.existing import check_state, settle_origin, settled
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
 from forkpatch.series.mailbox import (
@@ -127,9 +127,18 @@ def _existing(rebase: Rebase, patches: Sequence[Exported]) -> tuple[PatchResult,
         known = {
             patch.name: fork.patch_file(old, patch).read_bytes() for patch in rebase.old.patches
         }
-    results = []
+    results, steps = [], {step.patch: step for step in plan.steps}
     for patch in fork.series(rebase.new):
-        outcome, reason = outcome_of(patch.name, plan, known)
+        step = steps.get(patch.name)
+        if plan.existing is Existing.KEEP:
+            outcome = RebaseOutcome.KEPT
+            reason = f"{plan.old}'s was not taken" if step and step.original else ""
+        elif patch.name in known:
+            outcome, reason = RebaseOutcome.REPLACED, f"by {plan.old}'s"
+        else:
+            none = f"{plan.old} has no patch of that name"
+            outcome = RebaseOutcome.REMOVED
+            reason = f"{plan.old}'s was dropped" if step else none
         before = fork.patch_file(rebase.new, patch).read_bytes()
         diff = _text_diff(before, known.get(patch.name, before), (plan.new, plan.old))
         results.append(PatchResult(patch.name, outcome, reason, diff=diff))

@@ -21,12 +21,13 @@ from forkpatch.model.lock import Upstream
 from forkpatch.model.overlays import check_collisions
 from forkpatch.model.patchfile import SERIES, Patch
 from forkpatch.model.record import Record
-from forkpatch.rebase.existing import check_choice, series_state, steps_of
+from forkpatch.rebase.existing import check_choice, series_state
 from forkpatch.rebase.plan import (
     REBASES,
     Existing,
     RebaseOutcome,
     RebasePlan,
+    RebaseStep,
     read_plan,
     write_plan,
 )
@@ -165,13 +166,18 @@ def start(
         )
         git.run("update-ref", f"refs/heads/{BRANCH}", kept[-1] if kept else base)
         names = [patch.name for patch in known.patches] if known else []
-        steps = steps_of(
-            dict(zip(names, kept, strict=True)),
-            {patch.name: commit for patch, commit in zip(series.patches, ids[1:], strict=True)},
-            {patch.name: patch.sha256 for patch in series.patches},
-        )
-        state = series_state(fork, new)
-        plan = RebasePlan(old.name, old.version, new.version, base, steps, (), existing, state)
+        originals = dict(zip(series.steps, ids[1:], strict=True))
+        steps = [
+            RebaseStep(name, originals.get(name, ""), RebaseOutcome.KEPT, commit)
+            for name, commit in zip(names, kept, strict=True)
+        ]
+        steps += [
+            RebaseStep(patch.name, originals[patch.name], sha256=patch.sha256)
+            for patch in series.patches
+            if patch.name not in names
+        ]
+        versions, state = (old.name, old.version, new.version), series_state(fork, new)
+        plan = RebasePlan(*versions, base, tuple(steps), existing=existing, state=state)
         write_plan(scratch, plan)
         if final.exists():
             remove_tree(final)
