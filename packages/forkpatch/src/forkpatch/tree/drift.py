@@ -153,15 +153,11 @@ def became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, 
     return Drift.GONE, place_key
 
 
-def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
-    """Return a tree's drift since its record, without edited patches; none on the same base.
-
-    Raises:
-        PatchError: a hunk landed in another symbol than the recorded symbol.
-    """
+def check_placement(fork: Fork, plan: TreePlan) -> None:
+    """Raise PatchError if a recorded, unchanged patch changes another symbol on another base."""
     old = read_record(fork.patch_folder(plan.upstream))
     if old is None or old.base == plan.upstream.tree:
-        return ()
+        return
     new = record_of(fork, plan)
     hashes = new.hashes
     same = {k: v for k, v in old.patches.items() if hashes.get(k) == v.sha256}
@@ -174,7 +170,6 @@ def check_placement(fork: Fork, plan: TreePlan) -> tuple[DriftFinding, ...]:
             remedy="the patch changes another function than it was made for;"
             f" move the series with {typed('rebase')}, or correct the patch",
         )
-    return findings
 
 
 def record_of(fork: Fork, plan: TreePlan) -> Record:
