@@ -41,6 +41,8 @@ class ExportFormat(StrEnum):
     FORMAT_PATCH = "format-patch"
 
 
+#: Origin of a series that was not imported, or not from the tool that it is written for.
+_NEW = Origin(ForeignFormat.QUILT, "", b"", ())
 #: Layouts of an imported series that an export as ``format-patch`` gives back.
 _OF_GIT = (ForeignFormat.NUMBERED, ForeignFormat.LISTED, ForeignFormat.MAILBOX)
 
@@ -91,10 +93,9 @@ def export_foreign(
             remedy="name a folder elsewhere",
         )
     check_new(output)
-    origin = read_origin(fork.patch_folder(plan.upstream))
+    origin = read_origin(fork.patch_folder(plan.upstream)) or _NEW
     layouts = _OF_GIT if format_ is ExportFormat.FORMAT_PATCH else (ForeignFormat.QUILT,)
-    if origin is not None and origin.format not in layouts:
-        origin = None
+    origin = origin if origin.format in layouts else _NEW
     items = [*_overlay_items(plan), *(_item(fork, plan, patch, origin) for patch in plan.patches)]
     if format_ is not ExportFormat.FORMAT_PATCH:
         for item in items:
@@ -102,8 +103,7 @@ def export_foreign(
     names = _file_names(items, format_, origin)
     files = {name: _text(item, format_) for name, item in zip(names, items, strict=True)}
     series = _series(format_, origin, items, names, files)
-    if origin is not None:
-        files |= origin.beside
+    files |= origin.beside
     if series.list_name:
         files[series.list_name] = series.list_data
     woven = weave_foreign(series, plan.pristine, str(output), nearest=True)
@@ -132,10 +132,10 @@ def _overlay_items(plan: TreePlan) -> list[_Item]:
     return [_Item(patch.patch, patch.data, None, b"", unchanged=False, same_head=False)]
 
 
-def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin | None) -> _Item:
+def _item(fork: Fork, plan: TreePlan, patch: Patch, origin: Origin) -> _Item:
     data = fork.patch_file(plan.upstream, patch).read_bytes()
-    entry = origin.of(patch.name) if origin else None
-    if origin is None or entry is None:
+    entry = origin.of(patch.name)
+    if entry is None:
         return _Item(patch, data, None, b"", unchanged=False, same_head=False)
     same_head = hash_head(data, patch.name) == entry.head
     same = same_head and hash_diff(data, patch.name) == entry.diff
@@ -184,18 +184,16 @@ def _at_lines(patch: Patch, data: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _file_names(items: Sequence[_Item], format_: ExportFormat, origin: Origin | None) -> list[str]:
+def _file_names(items: Sequence[_Item], format_: ExportFormat, origin: Origin) -> list[str]:
     """Return the foreign file names, which stay the same if possible."""
     numbered = [
         f"{number:04d}-{PurePosixPath(item.patch.name).stem}.patch"
         for number, item in enumerate(items, 1)
     ]
-    listed = origin is not None and bool(origin.list_name)
-    if format_ is ExportFormat.FORMAT_PATCH and not listed:
+    if format_ is ExportFormat.FORMAT_PATCH and not origin.list_name:
         names = [item.entry.file if item.entry else "" for item in items]
         return names if "" not in names and names == in_order(set(names)) else numbered
-    taken = {item.entry.file for item in items if item.entry}
-    taken |= origin.beside.keys() if origin else set()
+    taken = {*origin.beside, *(item.entry.file for item in items if item.entry)}
     names = []
     for item in items:
         name = item.entry.file if item.entry else item.patch.name
@@ -208,24 +206,22 @@ def _file_names(items: Sequence[_Item], format_: ExportFormat, origin: Origin | 
 
 def _series(
     format_: ExportFormat,
-    origin: Origin | None,
+    origin: Origin,
     items: Sequence[_Item],
     names: Sequence[str],
     files: dict[str, bytes],
 ) -> ForeignSeries:
     """Return the foreign series to write, in the form in which an import reads it."""
-    plain = tuple(ForeignPatch(name, files[name]) for name in names)
-    listed = bool(origin and origin.list_name)
-    if format_ is ExportFormat.FORMAT_PATCH and not listed:
+    if format_ is ExportFormat.FORMAT_PATCH and not origin.list_name:
+        plain = tuple(ForeignPatch(name, files[name]) for name in names)
         return ForeignSeries(ForeignFormat.NUMBERED, plain)
-    list_name = origin.list_name if origin and listed else SERIES
-    layout = origin.format if origin and listed else ForeignFormat.QUILT
-    old = origin.list_data.decode("utf-8", "surrogateescape") if origin and listed else ""
-    text, options = _list_text(old, items, names, quilt=layout is ForeignFormat.QUILT)
+    old = origin.list_data.decode("utf-8", "surrogateescape")
+    text, options = _list_text(old, items, names, quilt=origin.format is ForeignFormat.QUILT)
     patches = tuple(
         ForeignPatch(name, files[name], *options.get(name, (1, False))) for name in names
     )
-    return ForeignSeries(layout, patches, list_name, text.encode("utf-8", "surrogateescape"))
+    data = text.encode("utf-8", "surrogateescape")
+    return ForeignSeries(origin.format, patches, origin.list_name or SERIES, data)
 
 
 def _list_text(
