@@ -125,20 +125,13 @@ def placed_wrongly(rebase: Rebase, name: str, now: Mapping[str, bytes]) -> tuple
     """
     (ours,) = files_at(rebase.git, [rebase.plan.head], _paths(rebase, name))
     files = Move(rebase.old.steps[name], "", "", ours, now).files(rebase.base)
-    return misplacements_of(
-        name,
-        now,
-        (
-            (item.path, error)
-            for item in files
-            if item.new[1]
-            for error in misplaced(
-                *(item.diff, item.old, item.new, item.path),
-                whole=False,
-                elsewhere=rebase.base,
-            )
-        ),
+    errors = (
+        (item.path, error)
+        for item in files
+        if item.new[1]
+        for error in misplaced(*item, whole=False, elsewhere=rebase.base)
     )
+    return misplacements_of(name, now, errors)
 
 
 def misplacements_of(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from forkpatch.git.calls import Git
 from forkpatch.git.merge import changed_lines, file_diffs, ranges_of
@@ -49,14 +50,13 @@ Errors = list[tuple[str, Misplacement]]
 MERGE_OPTIONS = ("-c", "merge.directoryRenames=true", "-c", "merge.renames=true")
 
 
-@dataclass(frozen=True)
-class FileMove:
-    """A file that a patch edits: before and after the patch, and before and after the merge."""
+class FileMove(NamedTuple):
+    """A file that a patch edits, as :func:`misplaced` takes it."""
 
     diff: FileDiff
-    path: str
     old: tuple[bytes, bytes]
     new: tuple[bytes, bytes]
+    path: str
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Move:
             now = path if diff.new == diff.old else diff.new
             if path in self.here:
                 old = self.step.before[diff.old], self.step.after[diff.new]
-                yield FileMove(diff, path, old, (self.here[path], self.after.get(now, b"")))
+                yield FileMove(diff, old, (self.here[path], self.after.get(now, b"")), path)
 
     def file_errors(
         self, base: NewBase, paths: Collection[str]
@@ -139,8 +139,8 @@ class Move:
                 what = f"upstream adds the same lines to {other}, at line {row + 1}"
                 yield path, Misplacement(MODULE, what)
         yield from self._broken_links(base, paths)
-        for path in self._changed():
-            if path not in expected and not self._is_followed(path):
+        for path in sorted({*self.here, *self.after} - expected):
+            if self.here.get(path) != self.after.get(path) and not self._is_followed(path):
                 yield path, Misplacement(MODULE, "the merge changes it, and the patch does not")
 
     def _given(self, diff: FileDiff, path: str) -> bytes | None:
@@ -178,10 +178,6 @@ class Move:
             if was and not _first_at(target, left):
                 yield was, Misplacement(MODULE, f"upstream links {path} to {target}")
 
-    def _changed(self) -> list[str]:
-        paths = sorted({*self.here, *self.after})
-        return [path for path in paths if self.here.get(path) != self.after.get(path)]
-
     def _is_followed(self, path: str) -> bool:
         """Return True if ``path`` is new in the merge, with name and content of an added file."""
         name = path.rpartition("/")[2]
@@ -204,8 +200,7 @@ def _misplacements(move: Move, base: NewBase, paths: Collection[str]) -> Errors:
     """Return path and message for each change of a merge that may be at a wrong place."""
     errors = list(move.file_errors(base, paths))
     for item in move.files(base):
-        args = item.diff, item.old, item.new, item.path
-        errors += [(item.path, error) for error in misplaced(*args, elsewhere=base)]
+        errors += [(item.path, error) for error in misplaced(*item, elsewhere=base)]
     return errors
 
 
@@ -314,7 +309,7 @@ def _merged(git: Git, tree: str, step: PatchStep, original: str, base: NewBase) 
     paths = {*step.patch.paths, *changed}
     # Renames are searched for a missing file only.
     missing = [path for path in step.patch.paths if path not in files]
-    paths |= {base.renames[path] for path in missing if base.is_renamed(path)}
+    paths |= {base.renames.get(path, path) for path in missing if path in base.old}
     before = {path: files[path][1] for path in paths if path in files}
     after = before | {path: oid for path, (_, _, _, oid) in changed.items()}
     after = {path: oid for path, oid in after.items() if oid != _NO_FILE}

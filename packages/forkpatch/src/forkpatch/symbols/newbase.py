@@ -68,10 +68,6 @@ class NewBase:
         """Return the path in the new tree of a file of the old one."""
         return path if self.read(path) is not None else self.renames.get(path, path)
 
-    def is_renamed(self, path: str) -> bool:
-        """Return True for a file of the old tree that has another path in the new one."""
-        return path in self.old and path in self.renames
-
     def namesakes(self, path: str) -> list[str]:
         """Return the other files of the same name that upstream added, if no old file has it."""
         added = self._added.get(path.rpartition("/")[2], [])
