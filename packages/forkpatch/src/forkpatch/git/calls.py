@@ -82,12 +82,7 @@ FULL = 64 << 10
 
 
 class GitError(ForkError):
-    """A git command failed.
-
-    Attributes:
-        stderr: git's error output.
-        status: its exit code.
-    """
+    """A git command failed."""
 
     def __init__(self, command: Sequence[str], status: int, stderr: str, remedy: str = "") -> None:
         lines = stderr.strip().splitlines() or [f"exit code {status}"]
@@ -96,8 +91,6 @@ class GitError(ForkError):
         if lock:
             remedy = f"another git is at work there; if none is, remove {lock[1]}"
         super().__init__(f"git {command[0]}: {next(said, lines[-1])}", remedy=remedy)
-        self.stderr = stderr
-        self.status = status
 
 
 def neutral_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -155,12 +155,12 @@ def share_patches(exported: Iterable[Exported], known: Iterable[Patch]) -> tuple
     The ``home`` of a known patch names its version.
     """
     others = {patch.name: patch for patch in known if patch.home}
-
-    def shared(item: Exported) -> Exported:
-        patch = others.get(item.name)
-        return replace(item, shared=patch) if patch and _same(item.patch, patch) else item
-
-    return tuple(shared(item) for item in exported)
+    return tuple(
+        replace(item, shared=patch)
+        if (patch := others.get(item.name)) and _same(item.patch, patch)
+        else item
+        for item in exported
+    )
 
 
 def _same(first: Patch, other: Patch) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -100,7 +99,7 @@ class Cache:
             self._verify(git, tree)
         except GitError:
             # The next source makes the tree again, under the same name.
-            print(f"the cached tree {tree} is damaged, and is made again", file=sys.stderr)
+            warn(f"the cached tree {tree} is damaged, and is made again")
             shutil.rmtree(folder, ignore_errors=True)
             return None
         self.verified[tree] = Pristine(git, tree, self._origins(tree))
