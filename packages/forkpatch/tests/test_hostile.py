@@ -182,6 +182,8 @@ def test_series_with_an_unsafe_name_is_refused(lab: ForkLab, name: str) -> None:
         ),
         ('calc = "1.0"', "calc = 1.0", "calc = 1.0 is not a string"),
         ("optional = ", "optional = 1 # ", "optional = 1 is not true or false"),
+        ("[releases.r1]", "[releases]\nr1 = 5\n[x]", "release r1 is not a table"),
+        ('calc = "1.0"', 'calc = "1.0"\n[upstreams]\nx = 1', "x is not a table"),
     ],
 )
 def test_lock_with_an_unsafe_value_is_refused(lab: ForkLab, old: str, new: str, word: str) -> None:

@@ -77,6 +77,12 @@ def test_the_command_gets_its_own_separators(lab: ForkLab, words: list[str]) -> 
     assert (lab.root / "log/said").read_text() == "".join(f"{word}." for word in expected)
 
 
+@pytest.mark.parametrize("words", [[], ["--"], ["--release", "r1", "--"]])
+def test_a_missing_command_is_said(lab: ForkLab, words: list[str]) -> None:
+    done = lab.run("bisect", "calc", *words)
+    assert done.code == 2 and "no command was given" in done.err
+
+
 def test_other_upstreams_are_there_too_and_a_program_that_is_not(lab: ForkLab) -> None:
     lab.change("turn.patch", {CORE_PATH: core(sub="b - a")})
     done = lab.run("bisect", "calc", "--", "no-such-program", "--flag")
