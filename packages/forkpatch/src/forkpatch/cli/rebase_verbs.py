@@ -194,18 +194,12 @@ def _say_stopped(current: workspace.Rebase) -> None:
     say(*map(str, current.plan.conflicts))
     if commit := backported(current, patch):
         say(f"{patch}: its trailer calls it a backport of {commit}, which {current.new} has")
+    say(f"resolve it in {current.tree}, then: {again} --continue")
+    if any(conflict.lines for conflict in current.plan.conflicts):
+        say(f"or in your merge tool: {again} --mergetool")
+    if any(conflict.kind == "misplaced" for conflict in current.plan.conflicts):
+        say(f"or leave it there:   {again} --accept 'REASON'")
     say(
-        f"resolve it in {current.tree}, then: {again} --continue",
-        *(
-            [f"or in your merge tool: {again} --mergetool"]
-            if any(conflict.lines for conflict in current.plan.conflicts)
-            else []
-        ),
-        *(
-            [f"or leave it there:   {again} --accept 'REASON'"]
-            if any(conflict.kind == "misplaced" for conflict in current.plan.conflicts)
-            else []
-        ),
         f"or drop the patch:   {again} --skip 'REASON'",
         f"or abandon it:       {again} --abort",
     )
