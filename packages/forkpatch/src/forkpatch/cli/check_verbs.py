@@ -26,6 +26,7 @@ from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, mirror
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.drift import Drift, compare, files_to_compare
 from forkpatch.tree.fork import Fork, TreePlan
+from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.variants import patch_name
 
 if TYPE_CHECKING:
@@ -115,11 +116,12 @@ def run_record(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
 
 def run_necessity(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     """Run each patch's test without the patch, to find patches that are no longer needed."""
-    from forkpatch.regression.necessity import TIMEOUT, Verdict, judge, open_trees  # noqa: PLC0415
+    from forkpatch.regression.necessity import TIMEOUT, NecessityTrees, Verdict, judge  # noqa: PLC0415
 
     plans = plans_of_release(fork, options)
     judgements = []
-    with open_trees(fork, plans, options.timeout or TIMEOUT) as trees:
+    with scratch_folder(fork.settings.work / "necessity") as scratch:
+        trees = NecessityTrees(fork, plans, scratch, options.timeout or TIMEOUT)
         for upstream, patch in _patches(plans, options.patch):
             judgements.append(judge(trees, upstream, patch))
             say(f"{patch.name}: {judgements[-1].verdict}: {judgements[-1].reason}")

@@ -31,7 +31,6 @@ from forkpatch.symbols.grammars import grammar_of
 from forkpatch.symbols.outline import MODULE, Symbol, outline
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
-from forkpatch.tree.swap import scratch_folder
 from forkpatch.tree.variants import write_variant
 
 TIMEOUT = 1800.0  # seconds for one run of a test
@@ -74,7 +73,7 @@ class Judgement:
 
 
 class NecessityTrees:
-    """Complete and reduced trees for runs of tests, in the folder ``scratch``."""
+    """Complete and reduced trees for tests of ``timeout`` seconds, in the folder ``scratch``."""
 
     def __init__(
         self, fork: Fork, plans: Mapping[str, TreePlan], scratch: Path, timeout: float
@@ -125,15 +124,6 @@ class NecessityTrees:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def open_trees(
-    fork: Fork, plans: Mapping[str, TreePlan], timeout: float
-) -> Iterator[NecessityTrees]:
-    """Yield trees for runs of tests, at most ``timeout`` seconds each; remove them at the end."""
-    with scratch_folder(fork.settings.work / "necessity") as scratch:
-        yield NecessityTrees(fork, plans, scratch, timeout)
 
 
 def judge(trees: NecessityTrees, upstream: str, patch: Patch) -> Judgement:
