@@ -1,286 +1,176 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/answer_schemas.h"
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/fields.h"
+
 namespace rvv_runner {
 namespace {
 
-constexpr char kRequestParts[] = R"({
-"Function": {"type": "object", "required": ["name"], "properties": {
-  "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
-  "description": {"type": "string"},
-  "parameters": {"type": "object"},
-  "strict": {"type": "boolean"}}},
-"Tool": {"type": "object", "required": ["type", "function"], "properties": {
-  "type": {"type": "string", "enum": ["function"]},
-  "function": {"$ref": "#/components/schemas/Function"}}},
-"ToolCall": {"type": "object", "required": ["id", "type", "function"], "properties": {
-  "id": {"type": "string"},
-  "type": {"type": "string", "enum": ["function"]},
-  "function": {"type": "object", "required": ["name", "arguments"], "properties": {
-    "name": {"type": "string"},
-    "arguments": {"type": "string"}}}}},
-"FunctionName": {"type": "object", "required": ["name"], "properties": {
-  "name": {"type": "string"}}},
-"NamedTool": {"type": "object", "required": ["type", "function"], "properties": {
-  "type": {"type": "string", "enum": ["function"]},
-  "function": {"$ref": "#/components/schemas/FunctionName"}}},
-"AllowedTools": {"type": "object", "required": ["mode", "tools"], "properties": {
-  "mode": {"type": "string", "enum": ["auto", "required"]},
-  "tools": {"type": "array", "items": {"$ref": "#/components/schemas/NamedTool"}}}},
-"AllowedToolChoice": {"type": "object", "required": ["type", "allowed_tools"], "properties": {
-  "type": {"type": "string", "enum": ["allowed_tools"]},
-  "allowed_tools": {"$ref": "#/components/schemas/AllowedTools"}}},
-"ToolChoice": {"anyOf": [
-  {"type": "string", "enum": ["none", "auto", "required"]},
-  {"$ref": "#/components/schemas/NamedTool"},
-  {"$ref": "#/components/schemas/AllowedToolChoice"}]},
-"ResponseTool": {"type": "object", "required": ["type", "name"], "properties": {
-  "type": {"type": "string", "enum": ["function"]},
-  "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
-  "description": {"type": ["string", "null"]},
-  "parameters": {"type": ["object", "null"]},
-  "strict": {"type": ["boolean", "null"]}}},
-"ResponseNamedTool": {"type": "object", "required": ["type", "name"], "properties": {
-  "type": {"type": "string", "enum": ["function"]},
-  "name": {"type": "string"}}},
-"ResponseAllowedTools": {"type": "object", "required": ["type", "mode", "tools"], "properties": {
-  "type": {"type": "string", "enum": ["allowed_tools"]},
-  "mode": {"type": "string", "enum": ["auto", "required"]},
-  "tools": {"type": "array", "items": {"$ref": "#/components/schemas/ResponseNamedTool"}}}},
-"ResponseToolChoice": {"anyOf": [
-  {"type": "string", "enum": ["none", "auto", "required"]},
-  {"$ref": "#/components/schemas/ResponseNamedTool"},
-  {"$ref": "#/components/schemas/ResponseAllowedTools"}]},
-"ResponseTextFormat": {"type": "object", "required": ["type"], "properties": {
-  "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
-  "name": {"type": "string"},
-  "description": {"type": "string"},
-  "schema": {"type": "object"},
-  "strict": {"type": ["boolean", "null"]}}},
-"ResponseText": {"type": "object", "properties": {
-  "format": {"$ref": "#/components/schemas/ResponseTextFormat"},
-  "verbosity": {"type": ["string", "null"]}}},
-"ResponseItem": {"type": "object", "properties": {
-  "type": {"type": "string",
-    "enum": ["message", "function_call", "function_call_output", "reasoning"]}}},
-"ResponseFormat": {"type": "object", "required": ["type"], "properties": {
-  "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
-  "json_schema": {"type": "object", "required": ["schema"], "properties": {
-    "name": {"type": "string"},
-    "description": {"type": "string"},
-    "schema": {"type": "object"},
-    "strict": {"type": "boolean"}}}}}
+// A type is a name of JSON Schema, the name of another schema, or texts in quotes of which a value is
+// one; "A or B" is a value of either. [TYPE] is a list. {"name": TYPE, "name?": TYPE} is an object,
+// which may lack the second field. {"$": SCHEMA} has no shorter form.
+constexpr char kSchemas[] = R"({
+"Function": {"name": {"$": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}},
+  "description?": "string", "parameters?": "object", "strict?": "boolean"},
+"Tool": {"type": "'function'", "function": "Function"},
+"ToolCall": {"id": "string", "type": "'function'",
+  "function": {"name": "string", "arguments": "string"}},
+"FunctionName": {"name": "string"},
+"NamedTool": {"type": "'function'", "function": "FunctionName"},
+"AllowedTools": {"mode": "'auto'|'required'", "tools": ["NamedTool"]},
+"AllowedToolChoice": {"type": "'allowed_tools'", "allowed_tools": "AllowedTools"},
+"ToolChoice": "'none'|'auto'|'required' or NamedTool or AllowedToolChoice",
+"ResponseTool": {"type": "'function'",
+  "name": {"$": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}},
+  "description?": "string or null", "parameters?": "object or null", "strict?": "boolean or null"},
+"ResponseNamedTool": {"type": "'function'", "name": "string"},
+"ResponseAllowedTools": {"type": "'allowed_tools'", "mode": "'auto'|'required'",
+  "tools": ["ResponseNamedTool"]},
+"ResponseToolChoice": "'none'|'auto'|'required' or ResponseNamedTool or ResponseAllowedTools",
+"ResponseTextFormat": {"type": "'text'|'json_object'|'json_schema'", "name?": "string",
+  "description?": "string", "schema?": "object", "strict?": "boolean or null"},
+"ResponseText": {"format?": "ResponseTextFormat", "verbosity?": "string or null"},
+"ResponseItem": {"type?": "'message'|'function_call'|'function_call_output'|'reasoning'"},
+"ResponseFormat": {"type": "'text'|'json_object'|'json_schema'",
+  "json_schema?": {
+    "name?": "string", "description?": "string", "schema": "object", "strict?": "boolean"}},
+"Error": {"error": {"message": "string", "type": "string",
+  "param": "string or null", "code": "string or null"}},
+"Usage": {"prompt_tokens": "integer", "completion_tokens": "integer", "total_tokens": "integer",
+  "prompt_tokens_details?": {"cached_tokens?": "integer"}},
+"TokenLogprob": {"token": "string", "logprob": "number", "bytes": ["integer"],
+  "top_logprobs?": ["TokenLogprob"]},
+"ChatLogprobs or null": {"content?": ["TokenLogprob"], "refusal?": "null"},
+"ChatAnswer": {"role": "'assistant'", "content": "string or null", "reasoning_content?": "string",
+  "refusal?": "null", "tool_calls?": ["ToolCall"]},
+"ChatChoice": {"index": "integer", "message": "ChatAnswer", "logprobs?": "ChatLogprobs",
+  "finish_reason": "'stop'|'length'|'tool_calls'"},
+"ChatCompletion": {"id": "string", "object": "'chat.completion'", "created": "integer",
+  "model": "string", "choices": ["ChatChoice"], "usage": "Usage"},
+"ChatChunkChoice": {"index": "integer",
+  "delta": {"role?": "string", "content?": "string", "reasoning_content?": "string",
+    "tool_calls?": ["object"]},
+  "logprobs?": "ChatLogprobs", "finish_reason": "string or null"},
+"ChatCompletionChunk": {"id": "string", "object": "'chat.completion.chunk'", "created": "integer",
+  "model": "string", "choices": ["ChatChunkChoice"], "usage?": "Usage or null"},
+"TopLogprobs": {"$": {"type": "object", "additionalProperties": {"type": "number"}}},
+"CompletionLogprobs or null": {"tokens": ["string"], "token_logprobs": ["number or null"],
+  "top_logprobs": ["TopLogprobs or null"], "text_offset": ["integer"]},
+"CompletionChoice": {"index": "integer", "text": "string", "logprobs?": "CompletionLogprobs",
+  "finish_reason": "string or null"},
+"Completion": {"id": "string", "object": "'text_completion'", "created": "integer",
+  "model": "string", "choices": ["CompletionChoice"], "usage?": "Usage or null"},
+"OutputText": {"type": "'output_text'", "text": "string", "annotations": ["object"],
+  "logprobs?": ["object"]},
+"ReasoningText": {"type": "'reasoning_text'", "text": "string"},
+"OutputItem": {"id": "string", "type": "'message'|'function_call'|'reasoning'",
+  "status": "'in_progress'|'completed'|'incomplete'", "role?": "'assistant'",
+  "content?": ["OutputText or ReasoningText"], "summary?": ["object"], "call_id?": "string",
+  "name?": "string", "arguments?": "string"},
+"ResponseUsage": {"input_tokens": "integer", "input_tokens_details?": {"cached_tokens?": "integer"},
+  "output_tokens": "integer", "output_tokens_details?": {"reasoning_tokens?": "integer"},
+  "total_tokens": "integer"},
+"IncompleteDetails": {"reason": "'max_output_tokens'"},
+"Response": {"id": "string", "object": "'response'", "created_at": "integer",
+  "status": "'in_progress'|'completed'|'incomplete'",
+  "incomplete_details?": "IncompleteDetails or null", "model": "string", "output": ["OutputItem"],
+  "usage": "ResponseUsage or null"},
+"ResponseEvent": {"type": "string", "sequence_number": "integer"},
+"Embedding": {"object": "'embedding'", "index": "integer",
+  "embedding": {"$": {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}}},
+"EmbeddingList": {"object": "'list'", "data": ["Embedding"], "model": "string",
+  "usage": {"prompt_tokens?": "integer", "total_tokens?": "integer"}},
+"OllamaMessage": {"role": "'assistant'", "content": "string", "thinking?": "string",
+  "tool_calls?": ["object"]},
+"OllamaAnswer": {"model": "string", "created_at": "string", "done": "boolean",
+  "done_reason?": "'stop'|'length'|'load'", "message?": "OllamaMessage", "response?": "string",
+  "thinking?": "string", "total_duration?": "integer", "load_duration?": "integer",
+  "prompt_eval_count?": "integer", "prompt_eval_duration?": "integer", "eval_count?": "integer",
+  "eval_duration?": "integer"},
+"OllamaVectors": {"model": "string", "embeddings": [["number"]], "total_duration?": "integer",
+  "load_duration?": "integer", "prompt_eval_count?": "integer"},
+"OllamaVector": {"embedding": ["number"]},
+"OllamaModel": {"name?": "string", "model?": "string", "size?": "integer", "digest?": "string",
+  "details?": "object", "model_info?": "object", "capabilities?": ["string"]},
+"OllamaModels": {"models": ["OllamaModel"]},
+"OllamaVersion": {"version": "string"},
+"OllamaError": {"error": "string"},
+"Tokens": {"count": "integer", "max_model_len": "integer", "tokens": ["integer"],
+  "token_strs?": {"$": {"type": ["array", "null"], "items": {"type": "string"}}}},
+"Text": {"prompt": "string"},
+"TokenizerInfo": {"bos_token": "string or null", "eos_token": "string or null",
+  "max_model_len": "integer", "vocab_size": "integer"},
+"Model": {"id": "string", "object": "'model'", "created": "integer", "owned_by": "string",
+  "context_window?": "integer"},
+"ModelList": {"object": "'list'", "data": ["Model"]},
+"Health": {"status": "'ok'", "model": "string"},
+"Description": "object"
 })";
 
-constexpr char kAnswers[] = R"({
-"Error": {"type": "object", "required": ["error"], "properties": {
-  "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
-    "message": {"type": "string"},
-    "type": {"type": "string"},
-    "param": {"type": ["string", "null"]},
-    "code": {"type": ["string", "null"]}}}}},
-"Usage": {"type": "object",
-  "required": ["prompt_tokens", "completion_tokens", "total_tokens"], "properties": {
-  "prompt_tokens": {"type": "integer"},
-  "completion_tokens": {"type": "integer"},
-  "total_tokens": {"type": "integer"},
-  "prompt_tokens_details": {"type": "object", "properties": {
-    "cached_tokens": {"type": "integer"}}}}},
-"TokenLogprob": {"type": "object", "required": ["token", "logprob", "bytes"], "properties": {
-  "token": {"type": "string"},
-  "logprob": {"type": "number"},
-  "bytes": {"type": "array", "items": {"type": "integer"}},
-  "top_logprobs": {"type": "array", "items": {"$ref": "#/components/schemas/TokenLogprob"}}}},
-"ChatLogprobs": {"type": ["object", "null"], "properties": {
-  "content": {"type": "array", "items": {"$ref": "#/components/schemas/TokenLogprob"}},
-  "refusal": {"type": "null"}}},
-"ChatAnswer": {"type": "object", "required": ["role", "content"], "properties": {
-  "role": {"type": "string", "enum": ["assistant"]},
-  "content": {"type": ["string", "null"]},
-  "reasoning_content": {"type": "string"},
-  "refusal": {"type": "null"},
-  "tool_calls": {"type": "array", "items": {"$ref": "#/components/schemas/ToolCall"}}}},
-"ChatChoice": {"type": "object", "required": ["index", "message", "finish_reason"], "properties": {
-  "index": {"type": "integer"},
-  "message": {"$ref": "#/components/schemas/ChatAnswer"},
-  "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"},
-  "finish_reason": {"type": "string", "enum": ["stop", "length", "tool_calls"]}}},
-"ChatCompletion": {"type": "object",
-  "required": ["id", "object", "created", "model", "choices", "usage"], "properties": {
-  "id": {"type": "string"},
-  "object": {"type": "string", "enum": ["chat.completion"]},
-  "created": {"type": "integer"},
-  "model": {"type": "string"},
-  "choices": {"type": "array", "items": {"$ref": "#/components/schemas/ChatChoice"}},
-  "usage": {"$ref": "#/components/schemas/Usage"}}},
-"ChatChunkChoice": {"type": "object", "required": ["index", "delta", "finish_reason"],
-  "properties": {
-  "index": {"type": "integer"},
-  "delta": {"type": "object", "properties": {
-    "role": {"type": "string"},
-    "content": {"type": "string"},
-    "reasoning_content": {"type": "string"},
-    "tool_calls": {"type": "array", "items": {"type": "object"}}}},
-  "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"},
-  "finish_reason": {"type": ["string", "null"]}}},
-"ChatCompletionChunk": {"type": "object",
-  "required": ["id", "object", "created", "model", "choices"], "properties": {
-  "id": {"type": "string"},
-  "object": {"type": "string", "enum": ["chat.completion.chunk"]},
-  "created": {"type": "integer"},
-  "model": {"type": "string"},
-  "choices": {"type": "array", "items": {"$ref": "#/components/schemas/ChatChunkChoice"}},
-  "usage": {"anyOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]}}},
-"TopLogprobs": {"type": "object", "additionalProperties": {"type": "number"}},
-"CompletionLogprobs": {"type": ["object", "null"],
-  "required": ["tokens", "token_logprobs", "top_logprobs", "text_offset"], "properties": {
-  "tokens": {"type": "array", "items": {"type": "string"}},
-  "token_logprobs": {"type": "array", "items": {"type": ["number", "null"]}},
-  "top_logprobs": {"type": "array", "items": {"anyOf": [
-    {"$ref": "#/components/schemas/TopLogprobs"}, {"type": "null"}]}},
-  "text_offset": {"type": "array", "items": {"type": "integer"}}}},
-"CompletionChoice": {"type": "object", "required": ["index", "text", "finish_reason"],
-  "properties": {
-  "index": {"type": "integer"},
-  "text": {"type": "string"},
-  "logprobs": {"$ref": "#/components/schemas/CompletionLogprobs"},
-  "finish_reason": {"type": ["string", "null"]}}},
-"Completion": {"type": "object",
-  "required": ["id", "object", "created", "model", "choices"], "properties": {
-  "id": {"type": "string"},
-  "object": {"type": "string", "enum": ["text_completion"]},
-  "created": {"type": "integer"},
-  "model": {"type": "string"},
-  "choices": {"type": "array", "items": {"$ref": "#/components/schemas/CompletionChoice"}},
-  "usage": {"anyOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]}}},
-"OutputText": {"type": "object", "required": ["type", "text", "annotations"], "properties": {
-  "type": {"type": "string", "enum": ["output_text"]},
-  "text": {"type": "string"},
-  "annotations": {"type": "array", "items": {"type": "object"}},
-  "logprobs": {"type": "array", "items": {"type": "object"}}}},
-"ReasoningText": {"type": "object", "required": ["type", "text"], "properties": {
-  "type": {"type": "string", "enum": ["reasoning_text"]},
-  "text": {"type": "string"}}},
-"OutputItem": {"type": "object", "required": ["id", "type", "status"], "properties": {
-  "id": {"type": "string"},
-  "type": {"type": "string", "enum": ["message", "function_call", "reasoning"]},
-  "status": {"type": "string", "enum": ["in_progress", "completed", "incomplete"]},
-  "role": {"type": "string", "enum": ["assistant"]},
-  "content": {"type": "array", "items": {"anyOf": [
-    {"$ref": "#/components/schemas/OutputText"}, {"$ref": "#/components/schemas/ReasoningText"}]}},
-  "summary": {"type": "array", "items": {"type": "object"}},
-  "call_id": {"type": "string"},
-  "name": {"type": "string"},
-  "arguments": {"type": "string"}}},
-"ResponseUsage": {"type": "object",
-  "required": ["input_tokens", "output_tokens", "total_tokens"], "properties": {
-  "input_tokens": {"type": "integer"},
-  "input_tokens_details": {"type": "object", "properties": {
-    "cached_tokens": {"type": "integer"}}},
-  "output_tokens": {"type": "integer"},
-  "output_tokens_details": {"type": "object", "properties": {
-    "reasoning_tokens": {"type": "integer"}}},
-  "total_tokens": {"type": "integer"}}},
-"IncompleteDetails": {"type": "object", "required": ["reason"], "properties": {
-  "reason": {"type": "string", "enum": ["max_output_tokens"]}}},
-"Response": {"type": "object",
-  "required": ["id", "object", "created_at", "status", "model", "output", "usage"], "properties": {
-  "id": {"type": "string"},
-  "object": {"type": "string", "enum": ["response"]},
-  "created_at": {"type": "integer"},
-  "status": {"type": "string", "enum": ["in_progress", "completed", "incomplete"]},
-  "incomplete_details": {"anyOf": [
-    {"$ref": "#/components/schemas/IncompleteDetails"}, {"type": "null"}]},
-  "model": {"type": "string"},
-  "output": {"type": "array", "items": {"$ref": "#/components/schemas/OutputItem"}},
-  "usage": {"anyOf": [{"$ref": "#/components/schemas/ResponseUsage"}, {"type": "null"}]}}},
-"ResponseEvent": {"type": "object", "required": ["type", "sequence_number"], "properties": {
-  "type": {"type": "string"},
-  "sequence_number": {"type": "integer"}}},
-"Embedding": {"type": "object", "required": ["object", "index", "embedding"], "properties": {
-  "object": {"type": "string", "enum": ["embedding"]},
-  "index": {"type": "integer"},
-  "embedding": {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}}},
-"EmbeddingList": {"type": "object", "required": ["object", "data", "model", "usage"], "properties": {
-  "object": {"type": "string", "enum": ["list"]},
-  "model": {"type": "string"},
-  "data": {"type": "array", "items": {"$ref": "#/components/schemas/Embedding"}},
-  "usage": {"type": "object", "properties": {
-    "prompt_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"}}}}},
-"OllamaMessage": {"type": "object", "required": ["role", "content"], "properties": {
-  "role": {"type": "string", "enum": ["assistant"]},
-  "content": {"type": "string"},
-  "thinking": {"type": "string"},
-  "tool_calls": {"type": "array", "items": {"type": "object"}}}},
-"OllamaAnswer": {"type": "object", "required": ["model", "created_at", "done"], "properties": {
-  "model": {"type": "string"},
-  "created_at": {"type": "string"},
-  "done": {"type": "boolean"},
-  "done_reason": {"type": "string", "enum": ["stop", "length", "load"]},
-  "message": {"$ref": "#/components/schemas/OllamaMessage"},
-  "response": {"type": "string"},
-  "thinking": {"type": "string"},
-  "total_duration": {"type": "integer"},
-  "load_duration": {"type": "integer"},
-  "prompt_eval_count": {"type": "integer"},
-  "prompt_eval_duration": {"type": "integer"},
-  "eval_count": {"type": "integer"},
-  "eval_duration": {"type": "integer"}}},
-"OllamaVectors": {"type": "object", "required": ["model", "embeddings"], "properties": {
-  "model": {"type": "string"},
-  "embeddings": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
-  "total_duration": {"type": "integer"},
-  "load_duration": {"type": "integer"},
-  "prompt_eval_count": {"type": "integer"}}},
-"OllamaVector": {"type": "object", "required": ["embedding"], "properties": {
-  "embedding": {"type": "array", "items": {"type": "number"}}}},
-"OllamaModel": {"type": "object", "properties": {
-  "name": {"type": "string"},
-  "model": {"type": "string"},
-  "size": {"type": "integer"},
-  "digest": {"type": "string"},
-  "details": {"type": "object"},
-  "model_info": {"type": "object"},
-  "capabilities": {"type": "array", "items": {"type": "string"}}}},
-"OllamaModels": {"type": "object", "required": ["models"], "properties": {
-  "models": {"type": "array", "items": {"$ref": "#/components/schemas/OllamaModel"}}}},
-"OllamaVersion": {"type": "object", "required": ["version"], "properties": {
-  "version": {"type": "string"}}},
-"OllamaError": {"type": "object", "required": ["error"], "properties": {
-  "error": {"type": "string"}}},
-"Tokens": {"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
-  "count": {"type": "integer"},
-  "max_model_len": {"type": "integer"},
-  "tokens": {"type": "array", "items": {"type": "integer"}},
-  "token_strs": {"type": ["array", "null"], "items": {"type": "string"}}}},
-"Text": {"type": "object", "required": ["prompt"], "properties": {
-  "prompt": {"type": "string"}}},
-"TokenizerInfo": {"type": "object",
-  "required": ["bos_token", "eos_token", "max_model_len", "vocab_size"], "properties": {
-  "bos_token": {"type": ["string", "null"]},
-  "eos_token": {"type": ["string", "null"]},
-  "max_model_len": {"type": "integer"},
-  "vocab_size": {"type": "integer"}}},
-"Model": {"type": "object", "required": ["id", "object", "created", "owned_by"], "properties": {
-  "id": {"type": "string"},
-  "object": {"type": "string", "enum": ["model"]},
-  "created": {"type": "integer"},
-  "owned_by": {"type": "string"},
-  "context_window": {"type": "integer"}}},
-"ModelList": {"type": "object", "required": ["object", "data"], "properties": {
-  "object": {"type": "string", "enum": ["list"]},
-  "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
-"Health": {"type": "object", "required": ["status", "model"], "properties": {
-  "status": {"type": "string", "enum": ["ok"]},
-  "model": {"type": "string"}}},
-"Description": {"type": "object"}
-})";
+constexpr std::string_view kOrNull = " or null";
+
+std::vector<std::string> Split(std::string_view text, std::string_view mark) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t end = 0; end < text.size(); begin = end + mark.size()) {
+    end = std::min(text.find(mark, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+  }
+  return parts;
+}
+
+bool IsSchema(const std::string& name) { return name.front() >= 'A' && name.front() <= 'Z'; }
+bool IsType(const std::string& name) { return name.front() >= 'a' && name.front() <= 'z'; }
+
+OrderedJson Named(const std::string& name) {
+  if (IsSchema(name)) return Ref(name);
+  if (IsType(name)) return {{"type", name}};
+  OrderedJson texts = OrderedJson::array();
+  for (const std::string& text : Split(name, "|")) texts.push_back(text.substr(1, text.size() - 2));
+  return {{"type", "string"}, {"enum", texts}};
+}
+
+OrderedJson EitherOf(const std::vector<std::string>& names) {
+  if (names.size() == 1) return Named(names[0]);
+  if (std::ranges::all_of(names, IsType)) return {{"type", names}};
+  OrderedJson schemas = OrderedJson::array();
+  for (const std::string& name : names) schemas.push_back(Named(name));
+  return {{"anyOf", schemas}};
+}
+
+OrderedJson SchemaOfType(const OrderedJson& type) {
+  if (type.is_string()) return EitherOf(Split(type.get<std::string>(), " or "));
+  if (type.is_array()) return {{"type", "array"}, {"items", SchemaOfType(type[0])}};
+  if (type.contains("$")) return type["$"];
+  OrderedJson schema = {{"type", "object"}};
+  OrderedJson properties;
+  for (const auto& [field, value] : type.items()) {
+    const bool required = !field.ends_with('?');
+    const std::string name = required ? field : field.substr(0, field.size() - 1);
+    if (required) schema["required"].push_back(name);
+    properties[name] = SchemaOfType(value);
+  }
+  schema["properties"] = std::move(properties);
+  return schema;
+}
 
 }  // namespace
 
 OrderedJson AnswerSchemas() {
-  OrderedJson schemas = OrderedJson::parse(kRequestParts);
-  schemas.update(OrderedJson::parse(kAnswers));
+  const OrderedJson types = OrderedJson::parse(kSchemas);
+  OrderedJson schemas;
+  for (const auto& [name, type] : types.items()) {
+    OrderedJson schema = SchemaOfType(type);
+    const bool nullable = name.ends_with(kOrNull);
+    if (nullable) schema["type"] = {"object", "null"};
+    schemas[nullable ? name.substr(0, name.size() - kOrNull.size()) : name] = std::move(schema);
+  }
   return schemas;
 }
 
