@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/ollama_request.h"
 
+#include <algorithm>
 #include <cmath>
-#include <map>
-#include <regex>
+#include <iterator>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "api/conversation.h"
@@ -200,14 +202,35 @@ OllamaRequest Parsed(const FieldTable<OllamaRequest>& fields, std::string_view b
   return request;
 }
 
+// The seconds of a duration as Go writes it, such as "1h30m"; nullopt if it is not one.
+std::optional<double> SecondsOf(std::string_view text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  constexpr std::string_view kNumber = "0123456789.";
+  constexpr size_t kLongest = 19;  // characters of a number
+  const bool minus = text.starts_with('-');
+  if (minus) text.remove_prefix(1);
+  double seconds = 0;
+  do {
+    const size_t digits = std::min(text.find_first_not_of(kNumber), text.size());
+    const std::string number(text.substr(0, digits));
+    text.remove_prefix(digits);
+    const size_t letters = std::min(text.find_first_of(kNumber), text.size());
+    const auto* unit = std::ranges::find(kUnits, text.substr(0, letters),
+                                         [](const auto& one) { return one.first; });
+    text.remove_prefix(letters);
+    const bool whole = !number.empty() && number.size() <= kLongest && number.front() != '.' &&
+                       std::ranges::count(number, '.') <= 1;
+    if (!whole || unit == std::end(kUnits)) return std::nullopt;
+    seconds += std::stod(number) * unit->second;
+  } while (!text.empty());
+  return minus ? -seconds : seconds;
+}
+
 }  // namespace
 
 std::optional<std::chrono::seconds> ReadKeepAlive(const Json& value) {
   constexpr double kLongest = 1e9;  // seconds; more is for ever
-  static const std::map<std::string, double> units = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3},
-                                                      {"s", 1},     {"m", 60},    {"h", 3600}};
-  static const std::regex part("([0-9]{1,9}(?:[.][0-9]{0,9})?)(ns|us|ms|s|m|h)");
-  static const std::regex whole("-?(?:[0-9]{1,9}(?:[.][0-9]{0,9})?(?:ns|us|ms|s|m|h)){1,6}");
   const std::string name = "keep_alive";
   double seconds = 0;
   if (!value.is_string()) {
@@ -215,13 +238,9 @@ std::optional<std::chrono::seconds> ReadKeepAlive(const Json& value) {
   } else if (const std::string text = value; text == "-1") {
     seconds = -1;
   } else if (text != "0") {
-    if (text.size() > 100 || !std::regex_match(text, whole)) {
-      Refuse(name, "must be seconds, or a duration such as \"5m\" or \"1h30m\"");
-    }
-    for (std::sregex_iterator at(text.begin(), text.end(), part), end; at != end; ++at) {
-      seconds += std::stod((*at)[1]) * units.at((*at)[2]);
-    }
-    if (text.front() == '-') seconds = -seconds;
+    const std::optional<double> duration = SecondsOf(text);
+    if (!duration) Refuse(name, "must be seconds, or a duration such as \"5m\" or \"1h30m\"");
+    seconds = *duration;
   }
   if (seconds < 0 || seconds > kLongest) return std::nullopt;
   return std::chrono::seconds(static_cast<int64_t>(std::ceil(seconds)));

@@ -199,7 +199,21 @@ def test_a_model_stays_loaded_as_long_as_the_request_says(start: Start, folder: 
     unload = {"model": "small", "prompt": "", "keep_alive": 0, "stream": False}
     assert server.post("/api/generate", unload).json()["done"]
     served.until(lambda: running(server) == set())
-    for wrong in ("5 minutes", "m", "", "1e3s", [], True, "9" * 50 + "s", "\u0661s"):
+    for wrong in (
+        "5 minutes",
+        "m",
+        "",
+        "-",
+        "5",
+        "1h30",
+        "1..5s",
+        ".5s",
+        "1e3s",
+        [],
+        True,
+        "9" * 50 + "s",
+        "\u0661s",
+    ):
         refused = server.post("/api/chat", {**asked, "keep_alive": wrong})
         assert (refused.status, "keep_alive" in refused.json()["error"]) == (400, True), wrong
     # OpenAI's protocol has no such field.
