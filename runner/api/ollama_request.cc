@@ -156,6 +156,12 @@ OllamaField Inner(const char* name, Value ApiRequest::* target, const OrderedJso
 
 std::string TextOf(const std::string& field, const Json& value) { return ReadText(field, value); }
 
+template <typename Request>
+RequestField<Request> KeepAlive() {
+  return IgnoredField<Request>(
+      "keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed");
+}
+
 Fields CommonFields() {
   const OrderedJson object = {{"type", "object"}};
   return {
@@ -169,8 +175,7 @@ Fields CommonFields() {
         "`repeat_penalty`, `presence_penalty`, `frequency_penalty`; others are ignored. Those that "
         "are absent have the model's values"},
        ReadOptions},
-      IgnoredField<OllamaRequest>(
-          "keep_alive", "a server of one model keeps it loaded; with `--models` it is obeyed"),
+      KeepAlive<OllamaRequest>(),
       IgnoredField<OllamaRequest>("think", "the model's chat template decides"),
   };
 }
@@ -295,8 +300,7 @@ const FieldTable<EmbeddingRequest>& OllamaEmbedFields() {
       EmbeddingFields().At("dimensions"),
       IgnoredField<Request>("truncate", "a text that is too long gets status 400"),
       IgnoredField<Request>("options"),
-      IgnoredField<Request>("keep_alive",
-                            "a server of one model keeps it loaded; with `--models` it is obeyed"),
+      KeepAlive<Request>(),
   });
   return fields;
 }
@@ -310,8 +314,7 @@ const FieldTable<EmbeddingRequest>& OllamaEmbeddingFields() {
                            request->inputs = {ReadText(at.name, at.value)};
                          }}),
       IgnoredField<Request>("options"),
-      IgnoredField<Request>("keep_alive",
-                            "a server of one model keeps it loaded; with `--models` it is obeyed"),
+      KeepAlive<Request>(),
   });
   return fields;
 }
