@@ -163,7 +163,7 @@ OrderedJson SchemaOfType(const OrderedJson& type) {
 }  // namespace
 
 OrderedJson AnswerSchemas() {
-  const OrderedJson types = OrderedJson::parse(kSchemas);
+  const OrderedJson types = ParseOrderedJson(kSchemas, "the schemas");
   OrderedJson schemas;
   for (const auto& [name, type] : types.items()) {
     OrderedJson schema = SchemaOfType(type);

@@ -89,7 +89,7 @@ Fields SamplingFields() {
         {{"type", "object"}, {"additionalProperties", {{"type", "number"}}}},
         ""},
        ReadBias},
-      {{"stop", Support::kWorks, OrderedJson::parse(R"({"anyOf": [{"type": "string"},
+      {{"stop", Support::kWorks, Schema(R"({"anyOf": [{"type": "string"},
                                          {"type": "array", "items": {"type": "string"}}]})"),
         "at most " + std::to_string(kMostStops) + " strings of " + std::to_string(kMostStopBytes) +
             " bytes"},
@@ -109,8 +109,7 @@ Fields CommonFields() {
             ", and at most the server's `--queue`"},
        n},
       BooleanField<ApiRequest>("stream", &ApiRequest::stream),
-      {{"stream_options", Support::kDiffers,
-        OrderedJson::parse(R"({"type": "object", "properties": {
+      {{"stream_options", Support::kDiffers, Schema(R"({"type": "object", "properties": {
           "include_usage": {"type": "boolean"}, "include_obfuscation": {"type": "boolean"}}})"),
         "`include_usage`; `include_obfuscation` must be false"},
        ReadStreamOptions},
@@ -262,7 +261,7 @@ std::vector<ApiPrompt> ReadPrompts(const FieldValue& at, size_t most) {
 }
 
 OrderedJson PromptSchema() {
-  return OrderedJson::parse(R"({"anyOf": [
+  return Schema(R"({"anyOf": [
     {"type": "string"}, {"type": "array", "items": {"type": "string"}},
     {"type": "array", "items": {"type": "integer"}},
     {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}]})");

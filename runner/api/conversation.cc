@@ -101,7 +101,7 @@ RequestField<ChatMessage> Copied(const char* name, Support support, const std::s
 }
 
 OrderedJson ContentSchema() {
-  return OrderedJson::parse(R"({"anyOf": [
+  return Schema(R"({"anyOf": [
     {"type": "string"},
     {"type": "array", "items": {"type": "object", "required": ["type"], "properties": {
       "type": {"type": "string", "enum": ["text", "image_url"]}, "text": {"type": "string"},

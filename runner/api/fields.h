@@ -87,6 +87,8 @@ class FieldTable {
   Fields fields_;
 };
 
+// A schema that is written here.
+inline OrderedJson Schema(std::string_view text) { return ParseOrderedJson(text, "a schema"); }
 // Schemas of the description, by their names in it.
 inline OrderedJson Ref(const std::string& name) {
   return {{"$ref", "#/components/schemas/" + name}};
@@ -128,7 +130,7 @@ RequestField<Request> IgnoredField(const std::string& name, const std::string& a
 template <typename Request>
 RequestField<Request> NeutralField(const std::string& name, const Json& neutral,
                                    const std::string& why) {
-  const std::string about = "must be " + neutral.dump() + ": " + why;
+  const std::string about = "must be " + Written(neutral) + ": " + why;
   const auto read = [=](const FieldValue& at, Request*) {
     if (at.value != neutral) Refuse(at.name, about);
   };

@@ -83,7 +83,7 @@ Json CallOf(Json call, const OrderedJson& text) {
   if (!call.is_object() || !call.value("function", Json()).is_object()) return call;
   Json& function = call["function"];
   if (function.value("arguments", Json()).is_object()) {
-    function["arguments"] = text.at("function").at("arguments").dump();
+    function["arguments"] = WrittenInOrder(text.at("function").at("arguments"));
   }
   return call;
 }

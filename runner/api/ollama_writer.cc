@@ -5,10 +5,14 @@
 #include <ctime>
 #include <numeric>
 
+#include "input/errors.h"
+
 namespace rvv_runner {
 namespace {
 
 using nlohmann::json;
+
+constexpr int kDeepest = 1 << 20;  // no request bounds what a model writes
 
 int64_t Nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
@@ -79,9 +83,12 @@ void OllamaWriter::CloseCall(Events* events) {
   if (open_.empty()) return;
   const Call call = open_.back();
   open_.clear();
-  // An answer that was cut has no whole arguments.
-  json arguments = json::parse(call.arguments, nullptr, false);
-  if (arguments.is_discarded()) return;
+  json arguments;
+  try {
+    arguments = ParseJson(call.arguments, call.name, {.deepest = kDeepest});
+  } catch (const InputError&) {
+    return;  // an answer that was cut has no whole arguments
+  }
   const json written = {{"function", {{"name", call.name}, {"arguments", std::move(arguments)}}}};
   calls_.push_back(written);
   events->push_back(Line("", "", json::array({written}), false));

@@ -68,7 +68,7 @@ std::string_view FieldText(std::string_view body, std::string_view name) {
   size_t at = body.find('{') + 1;
   while ((at = body.find_first_of("\"}", at)) < body.size() && body[at] == '"') {
     const size_t end = EndOfString(body, at);
-    const bool found = Json::parse(body.substr(at, end - at)) == name;
+    const bool found = ParseJson(body.substr(at, end - at), "a name") == name;
     const size_t value = body.find_first_not_of(kBlanks, body.find(':', end) + 1);
     at = EndOfValue(body, value);
     if (found) return body.substr(value, at - value);

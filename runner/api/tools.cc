@@ -30,7 +30,7 @@ std::string NameOf(const std::string& field, const Json& choice) {
 OrderedJson InOrder(const FieldValue& at) {
   const std::string_view text = FieldText(at.body, at.name);
   CheckCount(at.name, text.size(), kMostSchema, "bytes");
-  return OrderedJson::parse(text);
+  return ParseOrderedJson(text, at.name);
 }
 
 Tool ToolOf(const std::string& place, const OrderedJson& function) {

@@ -32,7 +32,7 @@ int64_t ReadInteger(const std::string& field, const Json& value, int64_t low, in
   const double real = value.get<double>();
   if (real < static_cast<double>(low) || real > static_cast<double>(high)) {
     Refuse(field,
-           value.dump() + " is outside " + std::to_string(low) + " to " + std::to_string(high));
+           Written(value) + " is outside " + std::to_string(low) + " to " + std::to_string(high));
   }
   return whole ? static_cast<int64_t>(real) : value.get<int64_t>();
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "input/json.h"
 #include "input/utf8.h"
 
 namespace xgrammar {
@@ -252,8 +253,8 @@ namespace {
 void CheckSchema(const OrderedJson& prepared, const std::string& where) {
   try {
     const Warnings warnings;
-    xgrammar::Grammar::FromJSONSchema(prepared.dump(), true, std::nullopt, std::nullopt, true,
-                                      kMostBlanks);
+    xgrammar::Grammar::FromJSONSchema(WrittenInOrder(prepared), true, std::nullopt, std::nullopt,
+                                      true, kMostBlanks);
     if (warnings.first()) throw GrammarError(where, "cannot be expressed: " + *warnings.first());
   } catch (const GrammarError&) {
     throw;
@@ -318,7 +319,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& sche
     // CompileGrammar would write the grammar as text and read it back: it writes U+00DF as \xdf, and
     // reads all hexadecimal digits that follow.
     auto made = std::make_shared<Compiled>(
-        table, table->compiler().CompileJSONSchema(prepared.dump(), true, std::nullopt,
+        table, table->compiler().CompileJSONSchema(WrittenInOrder(prepared), true, std::nullopt,
                                                    std::nullopt, true, kMostBlanks));
     if (!Matcher(made).Begins()) throw GrammarError(where, "allows no answer");
     return made;
@@ -348,7 +349,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>&
     if (channels) other = Sequence({Constant(std::string(kFinal)), other});
     form = {{"type", "or"}, {"elements", {form, other}}};
   }
-  const std::string tag = OrderedJson{{"type", "structural_tag"}, {"format", form}}.dump();
+  const std::string tag = WrittenInOrder({{"type", "structural_tag"}, {"format", form}});
   const auto& table = Ready();
   try {
     auto made = std::make_shared<Compiled>(table, table->compiler().CompileStructuralTag(tag));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "grammar/schema.h"
+#include "input/json.h"
 
 namespace rvv_runner {
 namespace {
@@ -109,7 +110,7 @@ jsoncons::json Parsed(const std::string& text) {
 class Validator::Compiled {
  public:
   explicit Compiled(const OrderedJson& schema)
-      : schema_(jsonschema::make_json_schema(Parsed(schema.dump()))) {}
+      : schema_(jsonschema::make_json_schema(Parsed(WrittenInOrder(schema)))) {}
 
   std::string Fault(const std::string& text) const {
     try {

@@ -193,8 +193,12 @@ const Json* Find(const Json& table, const std::string& name) {
   return found == table.end() ? nullptr : &*found;
 }
 
-std::string Written(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string Written(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string WrittenInOrder(const OrderedJson& value, int indent) {
+  return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace rvv_runner

@@ -43,7 +43,9 @@ const Json& Field(const Json& table, const std::string& name, const std::string&
 // The same, or null when the field is not there.
 const Json* Find(const Json& table, const std::string& name);
 
-// Writes JSON as text. Bytes that are not UTF-8 become U+FFFD.
-std::string Written(const Json& value);
+// Writes JSON as text: in one line, or with so many blanks before the inner values. Bytes that are not
+// UTF-8 become U+FFFD. Only json.cc compiles the library's parser and writer, which takes seconds.
+std::string Written(const Json& value, int indent = -1);
+std::string WrittenInOrder(const OrderedJson& value, int indent = -1);
 
 }  // namespace rvv_runner

@@ -11,6 +11,7 @@
 
 #include "input/available_bytes.h"
 #include "input/errors.h"
+#include "input/json.h"
 #include "input/log.h"
 #include "input/md5.h"
 #include "input/read_file.h"
@@ -145,7 +146,7 @@ void CheckMemory(size_t bytes) {
 std::string KeyOf(const Library& library, const std::string& folder) {
   Md5 key;
   for (const std::string& part :
-       {FilesOf(folder).digest, library.metadata().dump(), library.Arrangement()}) {
+       {FilesOf(folder).digest, Written(library.metadata()), library.Arrangement()}) {
     key.Add(part + '\n');
   }
   return key.Finish();

@@ -307,7 +307,7 @@ void PrintJson(const About& about, const std::vector<Row>& rows) {
                               {"deviation", row.Deviation()},
                               {"predicted", row.predicted ? Json(*row.predicted) : Json()}});
   }
-  std::cout << result.dump(2) << "\n";
+  std::cout << Written(result, 2) << "\n";
 }
 
 }  // namespace

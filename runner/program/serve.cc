@@ -20,6 +20,7 @@
 #include "input/available_bytes.h"
 #include "input/errors.h"
 #include "input/heap.h"
+#include "input/json.h"
 #include "input/log.h"
 #include "input/read_file.h"
 #include "model/model.h"
@@ -287,7 +288,7 @@ std::unique_ptr<PromptFiles> FilesOfPrompts(const ServeArguments& own, const Par
     return nullptr;
   }
   auto files = std::make_unique<PromptFiles>(
-      own.cache_folder, params.digest + library.metadata().dump(), own.cache_mebibytes << 20,
+      own.cache_folder, params.digest + Written(library.metadata()), own.cache_mebibytes << 20,
       [&keys](size_t owner) { return keys.Text(owner); });
   Log(LogLevel::kInfo, own.cache_folder + " has " + std::to_string(files->files()) + " blocks of " +
                            "prompts, " + Mebibytes(files->bytes()) + " of at most " +
@@ -305,7 +306,7 @@ bool PrintInstead(const std::vector<std::string>& words) {
   } else if (given("--describe")) {
     std::cout << ApiPage();
   } else if (given("--openapi")) {
-    std::cout << OpenApi().dump(2) << "\n";
+    std::cout << WrittenInOrder(OpenApi(), 2) << "\n";
   } else {
     return false;
   }

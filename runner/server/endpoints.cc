@@ -141,7 +141,7 @@ void Endpoints::Numbers(const httplib::Request&, httplib::Response& response) co
 }
 
 void Endpoints::Description(const httplib::Request&, httplib::Response& response) const {
-  response.set_content(OpenApi().dump(), "application/json");
+  response.set_content(WrittenInOrder(OpenApi()), "application/json");
 }
 
 json Endpoints::About() const {

@@ -16,6 +16,7 @@
 #include "api/strict_json.h"
 #include "api/values.h"
 #include "chat_page.h"
+#include "input/json.h"
 #include "server/event_stream.h"
 
 namespace rvv_runner {
@@ -62,7 +63,7 @@ void Router::Get(const std::string& path, const httplib::Request& request,
     response.set_content(metrics_.Text(nullptr, bodies_.held()),
                          "text/plain; version=0.0.4; charset=utf-8");
   } else if (path == "/openapi.json") {
-    response.set_content(OpenApi().dump(), "application/json");
+    response.set_content(WrittenInOrder(OpenApi()), "application/json");
   } else if (path == "/api/version") {
     Send(response, {{"version", kOllamaVersion}});
   } else if (path == "/v1/models/:model") {

@@ -90,7 +90,7 @@ std::map<std::string, TensorBytes> ParseSafetensors(std::string_view text,
 }
 
 std::string MakeSafetensors(const std::vector<std::pair<std::string, TensorBytes>>& tensors) {
-  nlohmann::ordered_json about = nlohmann::ordered_json::object();
+  OrderedJson about = OrderedJson::object();
   size_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     const char* dtype = nullptr;
@@ -102,7 +102,7 @@ std::string MakeSafetensors(const std::vector<std::pair<std::string, TensorBytes
     about[name] = {{"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string header = about.dump();
+  std::string header = WrittenInOrder(about);
   // Values begin at a multiple of eight.
   header.append((kLength - header.size() % kLength) % kLength, ' ');
   const uint64_t length = header.size();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "input/errors.h"
+#include "input/json.h"
 #include "input/utf8.h"
 #include "text/unicode.h"
 
@@ -22,7 +23,7 @@ bool IsBlank(uint32_t code) { return IsSpace(code) || (code >= 0x1C && code <= 0
 // The engine converts each number to a whole one of 64 bits, too.
 void CheckSize(const OrderedJson& number) {
   if (std::abs(number.get<double>()) < 0x1p63) return;
-  throw InputError("the number " + number.dump() + " is too large for a chat template");
+  throw InputError("the number " + WrittenInOrder(number) + " is too large for a chat template");
 }
 
 jinja::value Value(const OrderedJson& json) {
