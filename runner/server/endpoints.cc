@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "api/api_error.h"
-#include "api/description.h"
 #include "api/embedding_request.h"
 #include "api/ollama_request.h"
 #include "api/ollama_writer.h"
@@ -17,7 +16,6 @@
 #include "api/response_writer.h"
 #include "api/strict_json.h"
 #include "api/token_request.h"
-#include "chat_page.h"
 #include "input/heap.h"
 #include "input/json.h"
 
@@ -123,12 +121,6 @@ json VectorOf(const std::vector<float>& vector, bool base64) {
 Endpoints::Endpoints(Served served)
     : served_(std::move(served)), started_(Now()), prefix_(RandomHex()) {}
 
-void Endpoints::Page(const httplib::Request&, httplib::Response& response) const {
-  response.set_header("Content-Security-Policy", kChatPolicy);
-  response.set_header("Referrer-Policy", "no-referrer");
-  response.set_content(kChatPage, sizeof(kChatPage) - 1, "text/html; charset=utf-8");
-}
-
 void Endpoints::Health(const httplib::Request&, httplib::Response& response) const {
   if (!served_.answerer->Trouble().empty()) throw ApiError(503, "the model failed");
   Send(response, {{"status", "ok"}, {"model", served_.name}});
@@ -138,10 +130,6 @@ void Endpoints::Numbers(const httplib::Request&, httplib::Response& response) co
   const EngineStats stats = served_.answerer->Stats();
   response.set_content(metrics_.Text(&stats, bodies_.held()),
                        "text/plain; version=0.0.4; charset=utf-8");
-}
-
-void Endpoints::Description(const httplib::Request&, httplib::Response& response) const {
-  response.set_content(WrittenInOrder(OpenApi()), "application/json");
 }
 
 json Endpoints::About() const {
@@ -348,10 +336,6 @@ void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
         {"model_info",
          {{"general.architecture", "mlc-rvv"}, {"mlc-rvv.context_length", served_.context}}},
         {"capabilities", capabilities}});
-}
-
-void Endpoints::OllamaVersion(httplib::Response& response) const {
-  Send(response, {{"version", kOllamaVersion}});
 }
 
 void Endpoints::Tokenize(Body* body, httplib::Response& response) {

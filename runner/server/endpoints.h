@@ -27,10 +27,8 @@ class Endpoints {
  public:
   explicit Endpoints(Served served);
 
-  void Page(const httplib::Request& request, httplib::Response& response) const;
   void Health(const httplib::Request& request, httplib::Response& response) const;
   void Numbers(const httplib::Request& request, httplib::Response& response) const;
-  void Description(const httplib::Request& request, httplib::Response& response) const;
   void Models(const httplib::Request& request, httplib::Response& response) const;
   void Model(const httplib::Request& request, httplib::Response& response) const;
   void TokenizerInfo(const httplib::Request& request, httplib::Response& response) const;
@@ -48,7 +46,6 @@ class Endpoints {
                    httplib::Response& response);
   void OllamaShow(Body* body, httplib::Response& response);
   void OllamaModels(bool running, httplib::Response& response) const;
-  void OllamaVersion(httplib::Response& response) const;
   void Tokenize(Body* body, httplib::Response& response);
   void Detokenize(Body* body, httplib::Response& response);
 

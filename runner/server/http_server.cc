@@ -14,6 +14,7 @@
 #include "api/description.h"
 #include "api/ollama_request.h"
 #include "api/ollama_writer.h"
+#include "chat_page.h"
 #include "input/errors.h"
 #include "input/json.h"
 #include "input/log.h"
@@ -126,9 +127,26 @@ HttpServer::HttpServer(const ServerOptions& options) : options_(options), keys_(
                    "machine and every web page in its networks could use the server");
 }
 
+// The paths that do not depend on a model.
+void HttpServer::OfferCommon() {
+  AddGet("/", [](const httplib::Request&, httplib::Response& response) {
+    response.set_header("Content-Security-Policy", kChatPolicy);
+    response.set_header("Referrer-Policy", "no-referrer");
+    response.set_content(kChatPage, sizeof(kChatPage) - 1, "text/html; charset=utf-8");
+  });
+  AddGet("/openapi.json", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content(WrittenInOrder(OpenApi()), "application/json");
+  });
+  AddGet("/api/version", [](const httplib::Request&, httplib::Response& response) {
+    Send(response, {{"version", kOllamaVersion}});
+  });
+}
+
 void HttpServer::Offer(Router* router) {
+  OfferCommon();
   for (const PathAbout& about : ApiPaths()) {
     const std::string& path = about.path;
+    if (std::ranges::find(routes_, path, &Route::path) != routes_.end()) continue;
     if (about.method == "GET") {
       AddGet(path, [=](const auto& q, auto& r) { router->Get(path, q, r); });
     } else {
@@ -139,10 +157,9 @@ void HttpServer::Offer(Router* router) {
 }
 
 void HttpServer::Offer(Endpoints* endpoints) {
-  AddGet("/", [=](const auto& q, auto& r) { endpoints->Page(q, r); });
+  OfferCommon();
   AddGet("/health", [=](const auto& q, auto& r) { endpoints->Health(q, r); });
   AddGet("/metrics", [=](const auto& q, auto& r) { endpoints->Numbers(q, r); });
-  AddGet("/openapi.json", [=](const auto& q, auto& r) { endpoints->Description(q, r); });
   AddGet("/tokenizer_info", [=](const auto& q, auto& r) { endpoints->TokenizerInfo(q, r); });
   AddGet("/v1/models", [=](const auto& q, auto& r) { endpoints->Models(q, r); });
   AddGet("/v1/models/:model", [=](const auto& q, auto& r) { endpoints->Model(q, r); });
@@ -170,7 +187,6 @@ void HttpServer::Offer(Endpoints* endpoints) {
   AddPost("/api/show", [=](const auto&, size_t, Body* b, auto& r) { endpoints->OllamaShow(b, r); });
   AddGet("/api/tags", [=](const auto&, auto& r) { endpoints->OllamaModels(false, r); });
   AddGet("/api/ps", [=](const auto&, auto& r) { endpoints->OllamaModels(true, r); });
-  AddGet("/api/version", [=](const auto&, auto& r) { endpoints->OllamaVersion(r); });
   AddPost("/tokenize", [=](const auto&, size_t, Body* b, auto& r) { endpoints->Tokenize(b, r); });
   AddPost("/detokenize",
           [=](const auto&, size_t, Body* b, auto& r) { endpoints->Detokenize(b, r); });

@@ -68,6 +68,7 @@ class HttpServer : public httplib::Server {
   std::optional<size_t> KeyOf(const httplib::Request& request) const;
   void CheckBody(const httplib::Request& request, httplib::Response& response) const;
   const Route* Find(const httplib::Request& request, httplib::Response& response) const;
+  void OfferCommon();
   template <typename Answering>
   void Prepare(Answering* answering);
   // Notes a route as ApiPaths describes it.

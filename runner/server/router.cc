@@ -10,13 +10,10 @@
 
 #include "api/api_answer.h"
 #include "api/api_error.h"
-#include "api/description.h"
 #include "api/ollama_request.h"
 #include "api/ollama_writer.h"
 #include "api/strict_json.h"
 #include "api/values.h"
-#include "chat_page.h"
-#include "input/json.h"
 #include "server/event_stream.h"
 
 namespace rvv_runner {
@@ -53,19 +50,11 @@ void Router::Get(const std::string& path, const httplib::Request& request,
     return {
         {"id", model.name}, {"object", "model"}, {"created", started_}, {"owned_by", "mlc-rvv"}};
   };
-  if (path == "/") {
-    response.set_header("Content-Security-Policy", kChatPolicy);
-    response.set_header("Referrer-Policy", "no-referrer");
-    response.set_content(kChatPage, sizeof(kChatPage) - 1, "text/html; charset=utf-8");
-  } else if (path == "/health") {
+  if (path == "/health") {
     Send(response, {{"status", "ok"}, {"model", servers_->models()[last_].name}});
   } else if (path == "/metrics") {
     response.set_content(metrics_.Text(nullptr, bodies_.held()),
                          "text/plain; version=0.0.4; charset=utf-8");
-  } else if (path == "/openapi.json") {
-    response.set_content(WrittenInOrder(OpenApi()), "application/json");
-  } else if (path == "/api/version") {
-    Send(response, {{"version", kOllamaVersion}});
   } else if (path == "/v1/models/:model") {
     Send(response, about(servers_->models()[Find(request.path_params.at("model"))]));
   } else if (path == "/v1/models") {
