@@ -168,14 +168,11 @@ def fused(pieces: Sequence[NDArray[Any]], groups: int) -> NDArray[Any]:
     return np.concatenate(split, axis=1).reshape(-1, *pieces[0].shape[1:])
 
 
-def families(path: Path = TABLE) -> dict[str, Family]:
-    """Read all families by name, in the table's order.
-
-    Raises:
-        KeyError: a table lacks a required field.
-    """
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {name: _family(name, table) for name, table in tables.items()}
+def families() -> dict[str, Family]:
+    """Read all families by name, in the table's order."""
+    tables = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    usual = tables.pop("usual")
+    return {name: _family(name, usual, table) for name, table in tables.items()}
 
 
 @dataclass(frozen=True)
@@ -193,39 +190,29 @@ class Refusal:
     why: str
 
 
-def refusals(path: Path = REFUSALS) -> list[Refusal]:
-    """Read the refused folders, in the table's order.
-
-    Raises:
-        KeyError: a table lacks a required field.
-    """
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+def refusals() -> list[Refusal]:
+    """Read the refused folders, in the table's order."""
+    tables = tomllib.loads(REFUSALS.read_text(encoding="utf-8"))
     return [Refusal(name, tuple(table["kinds"]), table["why"]) for name, table in tables.items()]
 
 
-def _family(name: str, table: Mapping[str, Any]) -> Family:
-    low, high = table.get("norm", NORM)
-    pairs = tuple((str(pattern), str(to)) for pattern, to in table.get("rename", ()))
+def _family(name: str, usual: Mapping[str, Any], table: dict[str, Any]) -> Family:
+    # TOML has no null.
+    null, without = (dict.fromkeys(table.pop(key, ())) for key in ("null", "without"))
+    config = {"model_type": name, **usual, **table.pop("config"), **null}
+    copies = tuple(sorted(table.pop("copies", {}).items()))
+    fields = {"folder": name, "settings": table.pop("as", {}), **table}
     return Family(
-        name,
-        table["like"],
-        table["reference"],
-        # TOML has no null.
-        {**table["config"], **dict.fromkeys(table.get("null", ()))},
-        (float(low), float(high)),
-        pairs,
-        tuple(sorted(table.get("copies", {}).items())),
-        tuple(map(tuple, table.get("fuse", ()))),
-        tuple(table.get("by_group", ())),
-        tuple(table.get("absent", ())),
-        tuple((str(pattern), float(by)) for pattern, by in table.get("factors", ())),
-        table.get("as", {}),
-        table.get("sizes", {}),
-        table.get("within", ""),
-        table.get("folder", name),
-        table.get("known", ""),
-        table.get("real", {}),
+        name=name,
+        config={key: value for key, value in config.items() if key not in without},
+        copies=copies,
+        **{key: _tuples(value) for key, value in fields.items()},
     )
+
+
+def _tuples(value: Any) -> Any:
+    """Return a list as a tuple, like the lists in it; another value is unchanged."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def chosen(names: Sequence[str]) -> list[Family]:
