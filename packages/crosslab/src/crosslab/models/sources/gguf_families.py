@@ -38,8 +38,8 @@ class GgufFamily:
     """A family of models in GGUF files; ``gguf_families.toml`` explains the fields."""
 
     architecture: str
-    names: tuple[str, ...]
-    when: str = "true"
+    names: Mapping[str, str]
+    when: str
     constants: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
     refuse: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class GgufFamily:
         return named
 
     def _stems(self, layers: int) -> Iterator[str]:
-        for pattern in self.names:
+        for pattern in filter(None, self.names.values()):
             texts = _ALTERNATIVES.split(pattern)
             choices = [text.split(",") if i % 2 else [text] for i, text in enumerate(texts)]
             for stem in map("".join, product(*choices)):
@@ -217,17 +217,14 @@ def swapped(
 
 
 @cache
-def families(path: Path = TABLE) -> Mapping[str, GgufFamily]:
-    """Read all families by name, in the table's order.
-
-    Raises:
-        KeyError: a table lacks a required field.
-    """
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+def families() -> Mapping[str, GgufFamily]:
+    """Read all families by name, in the table's order."""
+    tables = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     whole: dict[str, dict[str, Any]] = {}
     for name, table in tables.items():
         base = whole.get(table.pop("like", ""), {})
-        own = {"architecture": name, **table}
+        own = {"architecture": name, "when": "true", "constants": {}, **table}
+        own["constants"] = {"model_type": name, **own["constants"]}
         merged = {k: {**base[k], **v} for k, v in own.items() if isinstance(v, dict) and k in base}
         whole[name] = {**base, **own, **merged}
     return {name: GgufFamily(**table) for name, table in whole.items()}
