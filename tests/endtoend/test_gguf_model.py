@@ -23,7 +23,7 @@ from crosslab.compile.targets import LabTarget
 from crosslab.cores.core import core_option
 from crosslab.cores.traffic import memory_report
 from crosslab.job.verdict import AnswerVerdict, Asked, judge
-from crosslab.models.config import FamilyConfig, read_family
+from crosslab.models.config import LlamaConfig, read_family
 from crosslab.models.formats import GGUF, weight_formats
 from crosslab.models.gguf_params import (
     Layout,
@@ -58,7 +58,7 @@ NARROW: dict[str, Any] = {
     "context": 256,
 }
 ROPE = (32.0, 1.0, 4.0, 64.0)
-GEMMA = FamilyConfig(
+GEMMA = LlamaConfig(
     **SIZES,
     head_dim=64,
     vocab=131,
@@ -67,10 +67,10 @@ GEMMA = FamilyConfig(
     gelu=True,
     embedding_scale=16.0,
 )
-QWEN2 = FamilyConfig(**NARROW, head_dim=32, vocab=77, family="qwen2", qkv_bias=True)
-QWEN3 = FamilyConfig(**NARROW, head_dim=64, vocab=77, family="qwen3", qk_norm=True)
-LLAMA = FamilyConfig(**NARROW, head_dim=32, vocab=77, rope=ROPE)
-MIXTURE = FamilyConfig(
+QWEN2 = LlamaConfig(**NARROW, head_dim=32, vocab=77, family="qwen2", qkv_bias=True)
+QWEN3 = LlamaConfig(**NARROW, head_dim=64, vocab=77, family="qwen3", qk_norm=True)
+LLAMA = LlamaConfig(**NARROW, head_dim=32, vocab=77, rope=ROPE)
+MIXTURE = LlamaConfig(
     **{**NARROW, "hidden": 256, "intermediate": 256, "layers": 3},
     head_dim=64,
     vocab=77,
@@ -79,7 +79,7 @@ MIXTURE = FamilyConfig(
     experts=7,
     chosen=3,
 )
-MIXTRAL = FamilyConfig(**NARROW, head_dim=32, vocab=77, family="mixtral", experts=5, chosen=2)
+MIXTRAL = LlamaConfig(**NARROW, head_dim=32, vocab=77, family="mixtral", experts=5, chosen=2)
 # Segments of several formats in one layer, blocks of 32 and of 256 inputs, and a float32 layer.
 MIXED = {
     "embed_tokens": "Q6_K",
@@ -95,7 +95,7 @@ HEAD = {"lm_head": "Q4_1"}
 SMALL = {"embed_tokens": "Q8_0", "self_attn": "Q5_0", "mlp": "Q5_1", **HEAD}
 
 
-def of_mixture(config: FamilyConfig) -> dict[str, Any]:
+def of_mixture(config: LlamaConfig) -> dict[str, Any]:
     """Fields of the config.json of a mixture."""
     return {
         "model_type": config.family,
@@ -118,7 +118,7 @@ EXPERTS = {
     "lm_head": "Q4_0",
 }
 
-MODELS: dict[str, tuple[FamilyConfig, dict[str, Any], dict[str, str]]] = {
+MODELS: dict[str, tuple[LlamaConfig, dict[str, Any], dict[str, str]]] = {
     "gemma": (GEMMA, {"model_type": "gemma", "hidden_activation": "gelu_pytorch_tanh"}, MIXED),
     "qwen2": (QWEN2, {"model_type": "qwen2"}, SMALL),
     "qwen3": (QWEN3, {"model_type": "qwen3"}, SMALL),
@@ -148,7 +148,7 @@ MODELS: dict[str, tuple[FamilyConfig, dict[str, Any], dict[str, str]]] = {
 class Made:
     """A model with its runner and parameters."""
 
-    config: FamilyConfig
+    config: LlamaConfig
     layout: Layout
     params: Path
     runner: Path
@@ -176,9 +176,7 @@ def made(
     return make(*MODELS[request.param], tmp_path_factory.mktemp(request.param))
 
 
-def make(
-    config: FamilyConfig, about: Mapping[str, Any], types: Mapping[str, str], to: Path
-) -> Made:
+def make(config: LlamaConfig, about: Mapping[str, Any], types: Mapping[str, str], to: Path) -> Made:
     model = write_model(config, about, types, to)
     assert read_family(model / "config.json") == config
     layout = gguf_layout(model)
@@ -279,7 +277,7 @@ def test_weights_of_one_layer_in_several_formats(made: Made) -> None:
 
 def test_a_token_reads_the_weights_of_its_experts_alone(emulator: None, tmp_path: Path) -> None:
     sizes = {**NARROW, "hidden": 1024, "intermediate": 512}
-    config = FamilyConfig(
+    config = LlamaConfig(
         **sizes, head_dim=64, vocab=77, family=MIXTURE.family, qk_norm=True, experts=16, chosen=4
     )
     types = {"embed_tokens": "Q4_0", "self_attn": "Q4_0", "down_proj": "Q6_K", "experts": "Q4_K"}

@@ -24,7 +24,7 @@ from crosslab.compile.modes import KernelMode
 from crosslab.cores.core import core_option
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import Toolchain
-from crosslab.models.config import FamilyConfig
+from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import GGUF
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
@@ -43,7 +43,7 @@ SIZES: dict[str, Any] = {
     "layers": 1,
     "vocab": 131,
 }
-CONFIG = FamilyConfig(**SIZES, head_dim=64, context=256, family="qwen2", qkv_bias=True)
+CONFIG = LlamaConfig(**SIZES, head_dim=64, context=256, family="qwen2", qkv_bias=True)
 # Blocks of 32 inputs, with minimums and without, where a prompt has many rows; others by vectors.
 TYPES = {
     **{"embed_tokens": "Q8_0", "q_proj": "Q4_0", "k_proj": "Q8_0", "v_proj": "Q5_1"},

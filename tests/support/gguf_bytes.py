@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
 
-from crosslab.models.config import FamilyConfig, write_config
+from crosslab.models.config import LlamaConfig, write_config
 from crosslab.models.gguf_formats import FILE_TYPES, U8
-from crosslab.models.llama_params import family_shapes, matrices_of
+from crosslab.models.llama_params import matrices_of, param_shapes
 from crosslab.models.weights_file import save_weights
 
 
@@ -53,7 +53,7 @@ def small_rows(name: str, n: int, k: int, seed: int) -> U8:
 
 
 def write_model(
-    config: FamilyConfig, about: Mapping[str, object], types: Mapping[str, str], folder: Path
+    config: LlamaConfig, about: Mapping[str, object], types: Mapping[str, str], folder: Path
 ) -> Path:
     """A folder as the import of a GGUF file leaves it, with random weights.
 
@@ -65,7 +65,7 @@ def write_model(
     """
     named = {}
     weights = {}
-    for number, (param, shape) in enumerate(family_shapes(config).items()):
+    for number, (param, shape) in enumerate(param_shapes(config).items()):
         sources = matrices_of(param, config)
         query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
         height = shape[0] if len(shape) < 3 else shape[1]

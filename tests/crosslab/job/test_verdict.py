@@ -19,13 +19,13 @@ from support.rounding_records import CALL, rows_entry, tokens_entry
 
 from crosslab.errors import LabError
 from crosslab.job.verdict import AnswerVerdict, Asked, judge
-from crosslab.models.config import FamilyConfig
+from crosslab.models.config import LlamaConfig
 from crosslab.models.llama_params import random_weights
 from crosslab.models.reference import ReferenceLlama, RoundingBlocks
 from crosslab.models.roundings import Int8, Roundings
 from crosslab.models.weights_file import F32
 
-CONFIG = FamilyConfig(
+CONFIG = LlamaConfig(
     hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=16, layers=4, vocab=60, tied=False
 )
 PROMPT, NEW, CHUNK = [5, 17, 3, 8, 41, 50, 2, 9, 33, 7, 12], 5, 4
@@ -198,7 +198,7 @@ def _stored(x: F32) -> F32:
     return x.astype(np.float16).astype(np.float32)
 
 
-def judged_halves(config: FamilyConfig, values: dict[str, F32], asked: Asked) -> AnswerVerdict:
+def judged_halves(config: LlamaConfig, values: dict[str, F32], asked: Asked) -> AnswerVerdict:
     """The verdict on a run in halves with these weights."""
     run = Halves(config, values)
     rows = [run.read(PROMPT)]

@@ -20,8 +20,8 @@ import functools, os, pathlib, signal, sys
 from crosslab.errors import UserError
 from crosslab.models import llama_params as lab
 
-def traced(model, but=(), fuse=lab.fuse_weights):
-    for number, (name, values) in enumerate(fuse(model, but)):
+def traced(model, config, but=(), fuse=lab.fuse_weights):
+    for number, (name, values) in enumerate(fuse(model, config, but)):
         if number == int(sys.argv[3]) and len(sys.argv) > 4:
             full = OSError(28, "No space left on device")
             raise {"disk": full, "input": UserError("bad")}[sys.argv[4]]

@@ -27,7 +27,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.host.cost import cost_of
 from crosslab.job.model_check import check_model
 from crosslab.models.compare import compare
-from crosslab.models.config import FamilyConfig, LlamaConfig, read_family
+from crosslab.models.config import LlamaConfig, read_family
 from crosslab.models.families import chosen
 from crosslab.models.llama_params import (
     fuse_weights,
@@ -54,7 +54,7 @@ def test_a_folder_is_imported_and_its_weights_stay(plain: Path, tmp_path: Path) 
         assert file.sha256 == sha256 == made.origin.table["files"][file.name]
     assert import_folder(plain, "mine", tmp_path / "cache").folder == made.folder
     check_model(job_of_model(plain, tmp_path / "cache"), made.folder)
-    whole = dict(fuse_weights(made.folder))
+    whole = dict(fuse_weights(made.folder, read_family(made.folder / "config.json")))
     stored = StoredWeights.of_model(made.folder)
     name = "model.layers.1.self_attn.qkv_proj.weight"
     np.testing.assert_array_equal(
@@ -171,7 +171,7 @@ def test_each_part_of_a_relative_takes_part(tokenizer: Path, tmp_path: Path, fam
     prompt = list(range(3, 90))
     right = answer(config, values, prompt, max_new=2).logits
     for part, without in (("rope", None), ("qk_norm", False), ("gelu", False)):
-        plain = FamilyConfig(**{**vars(config), part: without})
+        plain = LlamaConfig(**{**vars(config), part: without})
         difference = np.abs(answer(plain, values, prompt, max_new=1).logits - right[:1]).max()
         assert (difference > 1e-2) == (plain != config), part
 

@@ -264,7 +264,7 @@ def test_the_file_is_beside_what_is_stored_of_it(tmp_path: Path) -> None:
     """q0f32 stores bfloat16: its logits are a few thousandths from those of the file."""
     model = random_model(SMALL, 1, tmp_path)
     stored = ReadParams(convert_params(model, tmp_path))
-    of_file = FileWeights(model)
+    of_file = FileWeights(model, SMALL)
     assert set(of_file) == set(stored)
     for name, values in of_file.items():
         np.testing.assert_array_equal(stored[name], from_bfloat16(to_bfloat16(values)), name)

@@ -190,20 +190,7 @@ def random_weights(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     for name, shape in hf_shapes(folder):
         values = draw.standard_normal(shape, dtype=np.float32)
         if len(shape) == 1:
-            values = values * 0.1 + (0 if config.gelu else 1)
+            values = values * 0.1 + (0 if config.gelu or name.endswith("bias") else 1)
         elif "embed_tokens" not in name:
             values /= np.float32(shape[1] ** 0.5)
         yield name, values.astype(ml_dtypes.bfloat16)
-    if config.qkv_bias:
-        heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
-        for layer in range(config.layers):
-            for part, count in heads.items():
-                values = 0.1 * draw.standard_normal(count * config.head_dim, dtype=np.float32)
-                name = f"model.layers.{layer}.self_attn.{part}_proj.bias"
-                yield name, values.astype(ml_dtypes.bfloat16)
-    if config.qk_norm:
-        for layer in range(config.layers):
-            for part in "qk":
-                values = 1 + 0.1 * draw.standard_normal(config.head_dim, dtype=np.float32)
-                name = f"model.layers.{layer}.self_attn.{part}_norm.weight"
-                yield name, values.astype(ml_dtypes.bfloat16)

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from crosslab.compile.mlc import MlcCompileRequest, compile_model, convert_weigh
 from crosslab.compile.modes import KernelMode
 from crosslab.compile.targets import LabTarget
 from crosslab.job.verdict import Asked, judge
-from crosslab.models.config import FamilyConfig, LlamaConfig
+from crosslab.models.config import LlamaConfig
 from crosslab.models.params import read_index, read_params
 from crosslab.models.reference import answer
 from crosslab.run.emulator import GuestMachine, run_guest
@@ -134,7 +134,7 @@ def check(
     rows = np.fromfile(logits, "<f4").reshape(-1, config.vocab)
     largest = np.abs(integer.logits).max()
     assert np.abs(rows - integer.logits).max() < CLOSE * largest
-    asked = Asked(FamilyConfig(**asdict(config)), weights, PROMPT)
+    asked = Asked(config, weights, PROMPT)
     follow(offload(driven, attention), report, logits, asked)
     # That the CPU did not multiply in its place:
     for without in (plain, other):
@@ -190,8 +190,8 @@ def test_a_host_core_in_the_emulator_drives_the_device(tmp_path: Path, name: str
     machine = GuestMachine(vlen=VLEN, timeout=120)
     done = run_guest(runner, words(rounded, logits), machine)
     check(params, json.loads(done.stdout), logits, attention=True, driven=device)
-    weights, family = read_params(params), FamilyConfig(**asdict(CONFIG))
-    asked = Asked(family, weights, PROMPT)
+    weights = read_params(params)
+    asked = Asked(CONFIG, weights, PROMPT)
     for part in PARTS:
         chunks = [*words(rounded, logits), "--prefill-chunk", str(part)]
         said = json.loads(run_guest(runner, chunks, machine).stdout)

@@ -23,7 +23,7 @@ from costmodel.estimate.trace import trace_phases  # noqa: E402
 from costmodel.estimate.workload import Phase, bind_phase  # noqa: E402
 from crosslab.compile import overlaypass  # noqa: E402
 from crosslab.compile.pipeline import pipeline  # noqa: E402
-from crosslab.models.config import FamilyConfig  # noqa: E402
+from crosslab.models.config import LlamaConfig  # noqa: E402
 
 
 class TwoLayers(nn.Module):  # type: ignore[misc]
@@ -63,7 +63,7 @@ def test_a_run_is_recorded_with_its_real_sizes(tmp_path: Path) -> None:
 def test_a_generation_with_a_paged_cache(tmp_path: Path) -> None:
     """The project's Llama, prompted with five tokens, then two steps of decode."""
     llama = pytest.importorskip("crosslab.compile.llama")
-    sizes = FamilyConfig(64, 96, 4, 2, 16, layers=2, vocab=128, tied=True, context=64)
+    sizes = LlamaConfig(64, 96, 4, 2, 16, layers=2, vocab=128, tied=True, context=64)
     # Only shapes are looked at, so the code need not be good.
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     with target:

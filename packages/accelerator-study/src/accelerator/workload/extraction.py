@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from crosslab.errors import UserError
-from crosslab.models.config import FAMILIES, FamilyConfig, read_family
+from crosslab.models.config import FAMILIES, LlamaConfig, read_family
 
 NAMED = ("gpt2", "smollm2")
 GPT, LLAMA = "accelerator.workload.gpt2", "crosslab.compile.llama"
@@ -47,7 +47,7 @@ def model_workloads(name: str) -> dict[str, Any]:
     if name == "gpt2":
         return extract(_exported(GPT, GPT2))
     if name == "smollm2":
-        return extract(_exported(LLAMA, FamilyConfig(**SMOLLM2))[0])
+        return extract(_exported(LLAMA, LlamaConfig(**SMOLLM2))[0])
     return from_file(Path(name))
 
 

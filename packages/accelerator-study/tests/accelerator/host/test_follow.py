@@ -22,11 +22,11 @@ from accelerator.host.params import scaled, smoothing
 from accelerator.layer import Int8
 from accelerator.model import IntegerProduct, attend, quantise
 from crosslab.job.verdict import AnswerVerdict, Asked, judge
-from crosslab.models.config import FamilyConfig
+from crosslab.models.config import LlamaConfig
 from crosslab.models.reference import ReferenceLlama, answer
 from crosslab.models.weights_file import F32
 
-CONFIG = FamilyConfig(
+CONFIG = LlamaConfig(
     hidden=48, intermediate=96, heads=4, kv_heads=2, head_dim=12, layers=6, vocab=60
 )
 PROMPT, NEW = (5, 17, 3, 8, 41, 50, 2, 9, 33, 7, 12), 4

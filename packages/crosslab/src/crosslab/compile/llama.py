@@ -18,7 +18,7 @@ from tvm.relax.frontend.nn.llm import kv_cache
 
 from crosslab.compile.mixture import Mixture
 from crosslab.compile.overlaypass import load_pass
-from crosslab.models.config import FamilyConfig
+from crosslab.models.config import LlamaConfig
 
 DTYPE = "float32"
 
@@ -73,7 +73,7 @@ class Embedding(nn.Embedding):  # type: ignore[misc]
 class Attention(nn.Module):  # type: ignore[misc]
     """Grouped-query attention with the paged cache, which also applies rotary embeddings."""
 
-    def __init__(self, config: FamilyConfig) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.dim = config.heads, config.kv_heads, config.head_dim
         width = self.heads * self.dim
@@ -100,7 +100,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 class FeedForward(nn.Module):  # type: ignore[misc]
     """A gated feed-forward layer with SiLU (SwiGLU) or tanh GELU."""
 
-    def __init__(self, config: FamilyConfig) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.gelu = config.gelu
         self.gate_up_proj = Linear(config.hidden, 2 * config.intermediate)
@@ -116,7 +116,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 class Layer(nn.Module):  # type: ignore[misc]
     """A decoder layer."""
 
-    def __init__(self, config: FamilyConfig) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.self_attn = Attention(config)
         if config.experts:
@@ -135,7 +135,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 class Body(nn.Module):  # type: ignore[misc]
     """The embedding, the decoder layers and the last norm."""
 
-    def __init__(self, config: FamilyConfig) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.embed_tokens = Embedding(config.vocab, config.hidden)
         self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
@@ -151,7 +151,7 @@ class Body(nn.Module):  # type: ignore[misc]
 class Llama(nn.Module):  # type: ignore[misc]
     """The entry points of a language model, with MLC-LLM's names."""
 
-    def __init__(self, config: FamilyConfig) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.model = Body(config)
         self.tied, self.scale = config.tied, config.embedding_scale
@@ -197,7 +197,7 @@ class Llama(nn.Module):  # type: ignore[misc]
         return self.model.norm(self.model(input_embed, paged_kv_cache)), paged_kv_cache
 
 
-def export(config: FamilyConfig) -> tuple[Any, list[dict[str, Any]]]:
+def export(config: LlamaConfig) -> tuple[Any, list[dict[str, Any]]]:
     """Return the model as an IRModule, and name, shape and dtype of its parameters in order.
 
     Weights stay in a file's blocks where the configuration of the passes lists them.
@@ -248,7 +248,7 @@ def add_kv_cache(
         target: target of the generated code.
         rope_theta: base of the rotary embedding that the cache applies; None: the model applies it.
         rope: Llama 3's scaling of the rotary embedding, see
-            :class:`crosslab.models.config.FamilyConfig`.
+            :class:`crosslab.models.config.LlamaConfig`.
     """
     builder = relax.BlockBuilder(module)
     names = (

@@ -15,7 +15,7 @@ from tvm.relax.frontend.nn import op
 from tvm.script import tirx as T  # noqa: N812 - the script's parser wants this name
 
 from crosslab.compile.overlaypass import load_op
-from crosslab.models.config import FamilyConfig
+from crosslab.models.config import LlamaConfig
 
 DTYPE, INDEX = "float32", "int32"
 
@@ -40,7 +40,7 @@ class Mixture(nn.Module):  # type: ignore[misc]
         gate: linear layer from states to a score for each expert.
     """
 
-    def __init__(self, config: FamilyConfig, gate: Any) -> None:
+    def __init__(self, config: LlamaConfig, gate: Any) -> None:
         super().__init__()
         self.experts, self.chosen, self.shares = config.experts, config.chosen, config.shares
         self.gate = gate

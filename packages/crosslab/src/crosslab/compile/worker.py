@@ -27,7 +27,7 @@ from crosslab.compile.pipeline import PASS_CONFIG, pipeline
 from crosslab.errors import LabError
 from crosslab.host.objects import shared_linker
 from crosslab.host.toolchain import find_native
-from crosslab.models.config import FamilyConfig
+from crosslab.models.config import LlamaConfig
 
 
 def metadata(
@@ -69,7 +69,7 @@ def metadata(
 
 def define_llama(spec: dict[str, Any], target: Any) -> tuple[Any, dict[str, Any], dict[str, int]]:
     """Return a Llama's module, metadata, and the largest values of its symbolic sizes."""
-    config = FamilyConfig(**spec["config"])
+    config = LlamaConfig(**spec["config"])
     module, params = export(config)
     sizes = asdict(config)
     about = metadata(config.family, config.context, sizes, spec, params)

@@ -15,7 +15,7 @@ from crosslab.job.job_options import Job
 from crosslab.models.config import (
     FAMILIES,
     WINDOW,
-    FamilyConfig,
+    LlamaConfig,
     longest_of,
     read_config,
     read_family,
@@ -27,7 +27,7 @@ from crosslab.models.families import Family, families, refusals
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import TYPES, logical_shapes
 from crosslab.models.hybrid import HYBRID, read_hybrid
-from crosslab.models.llama_params import family_shapes, matrices_of
+from crosslab.models.llama_params import matrices_of, param_shapes
 from crosslab.models.llava import LLAVA, imported_fields, read_llava
 from crosslab.models.sources.model_folder import CONFIG_FILE, check_folder, weight_paths
 from crosslab.models.weights_file import ELSEWHERE_FILE, StoredWeights, weight_files
@@ -281,7 +281,7 @@ def _check_sizes(job: Job, table: Mapping[str, Any], folder: Path) -> None:
         raise UserError(f"{folder}: sliding_window = {window!r} is not supported")
     _check_context(job, table)
     wanted = dict(
-        part for n, shape in family_shapes(config).items() for part in _parts(n, shape, config)
+        part for n, shape in param_shapes(config).items() for part in _parts(n, shape, config)
     )
     found = _check_weights(folder, wanted)
     for name, shape in wanted.items():
@@ -361,7 +361,7 @@ def _check_room(job: Job, folder: Path) -> None:
 
 
 def _parts(
-    name: str, shape: tuple[int, ...], config: FamilyConfig
+    name: str, shape: tuple[int, ...], config: LlamaConfig
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return names and shapes of the file tensors that make up a parameter."""
     matrices, axis = matrices_of(name, config), max(0, len(shape) - 2)

@@ -23,7 +23,7 @@ from crosslab.assemble.runner import layout_of
 from crosslab.errors import LabError
 from crosslab.job.job_options import Job
 from crosslab.models.compare import Comparison, compare_rows
-from crosslab.models.config import FAMILIES, FamilyConfig, kind_of, read_family
+from crosslab.models.config import FAMILIES, LlamaConfig, kind_of, read_family
 from crosslab.models.encoder import (
     ENCODERS,
     EncoderConfig,
@@ -161,7 +161,7 @@ class Asked:
         text: token ids of a text to measure perplexity with; may be empty.
     """
 
-    config: FamilyConfig
+    config: LlamaConfig
     values: Mapping[str, F32]
     prompt: Sequence[int]
     stop: Sequence[int] = ()
@@ -358,7 +358,7 @@ def _model(job: Job, asked: Asked, rounding: Roundings) -> ReferenceLlama:
     )
 
 
-def _exact(config: FamilyConfig, values: Mapping[str, F32]) -> ReferenceLlama:
+def _exact(config: LlamaConfig, values: Mapping[str, F32]) -> ReferenceLlama:
     """Return the reference without rounding; a LLaVA's has the sample picture."""
     if isinstance(config, LlavaConfig):
         numbers = prepare(sample_picture(), config.picture, config.side)
@@ -385,7 +385,7 @@ def _rows_of(model: ReferenceLlama, tokens: Sequence[int], asked: Asked) -> F32:
     return model.read_all([*asked.prompt, *tokens[:-1]])[len(asked.prompt) - 1 :]
 
 
-def _depth(config: FamilyConfig) -> int:
+def _depth(config: LlamaConfig) -> int:
     """Return the number of layers that a value passes at most: the decoder's, and a tower's."""
     return config.layers + (config.tower_layers if isinstance(config, LlavaConfig) else 0)
 

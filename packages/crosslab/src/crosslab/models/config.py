@@ -7,7 +7,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ FIELDS = Path(__file__).with_name("config_fields.toml")
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """Sizes and constants of a Llama-like decoder.
+    """Sizes and constants of a Llama-like decoder, with options of related families.
 
     Attributes:
         hidden: width of the residual stream.
@@ -35,6 +35,17 @@ class LlamaConfig:
         eps: epsilon of RMSNorm.
         tied: the last linear layer shares the embedding's weight.
         context: longest sequence in tokens.
+        family: ``model_type`` of config.json.
+        qkv_bias: queries, keys and values have biases (Qwen 2).
+        qk_norm: queries and keys of each head are normalized before the rotary embedding (Qwen 3).
+        gelu: the gate is a GELU by tanh, not a SiLU (Gemma).
+        embedding_scale: factor of the embeddings (Gemma).
+        rope: ``rope_scaling`` of the type "llama3": factor, low_freq_factor, high_freq_factor,
+            original_max_position_embeddings; None for plain rotary embeddings.
+        experts: feed-forward layers of a mixture, each of width ``intermediate``; 0: one layer
+            without a choice (Mixtral, Qwen 3 MoE).
+        chosen: experts that compute a token.
+        shares: weights of the chosen experts add up to 1.
     """
 
     hidden: int
@@ -48,6 +59,15 @@ class LlamaConfig:
     eps: float = 1e-5
     tied: bool = False
     context: int = DEFAULT_CONTEXT
+    family: str = "llama"
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    gelu: bool = False
+    embedding_scale: float = 1.0
+    rope: tuple[float, float, float, float] | None = None
+    experts: int = 0
+    chosen: int = 0
+    shares: bool = True
 
     def __post_init__(self) -> None:
         sizes = ("hidden", "intermediate", "heads", "kv_heads", "head_dim", "layers", "vocab")
@@ -61,6 +81,8 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise UserError(f"model config: head_dim {self.head_dim} is odd")
+        if self.experts and not 1 <= self.chosen <= self.experts:
+            raise UserError(f"model config: {self.chosen} of {self.experts} experts cannot compute")
 
     @property
     def linear_layers(self) -> tuple[tuple[int, int], ...]:
@@ -94,40 +116,6 @@ class LlamaConfig:
             "mlp_bias": False,
             "torch_dtype": "float32",
         }
-
-
-@dataclass(frozen=True)
-class FamilyConfig(LlamaConfig):
-    """Sizes and constants of a Llama-like decoder, with options of related families.
-
-    Attributes:
-        family: ``model_type`` of config.json.
-        qkv_bias: queries, keys and values have biases (Qwen 2).
-        qk_norm: queries and keys of each head are normalized before the rotary embedding (Qwen 3).
-        gelu: the gate is a GELU by tanh, not a SiLU (Gemma).
-        embedding_scale: factor of the embeddings (Gemma).
-        rope: ``rope_scaling`` of the type "llama3": factor, low_freq_factor, high_freq_factor,
-            original_max_position_embeddings; None for plain rotary embeddings.
-        experts: feed-forward layers of a mixture, each of width ``intermediate``; 0: one layer
-            without a choice (Mixtral, Qwen 3 MoE).
-        chosen: experts that compute a token.
-        shares: weights of the chosen experts add up to 1.
-    """
-
-    family: str = "llama"
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    gelu: bool = False
-    embedding_scale: float = 1.0
-    rope: tuple[float, float, float, float] | None = None
-    experts: int = 0
-    chosen: int = 0
-    shares: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.experts and not 1 <= self.chosen <= self.experts:
-            raise UserError(f"model config: {self.chosen} of {self.experts} experts cannot compute")
 
 
 # Fields that hold the longest sequence.
@@ -291,7 +279,7 @@ def _refuse_unsupported(path: Path, table: dict[str, Any]) -> None:
     refuse_unread(path, table)
 
 
-def read_family(path: Path) -> FamilyConfig:
+def read_family(path: Path) -> LlamaConfig:
     """Read the ``config.json`` of a model of a family in FAMILIES.
 
     Raises:
@@ -315,8 +303,8 @@ def read_family(path: Path) -> FamilyConfig:
     if mixture:
         table["intermediate_size"] = _size(path, table, "moe_intermediate_size")
     plain = plain_sizes(path, table)
-    return FamilyConfig(
-        **asdict(plain),
+    return replace(
+        plain,
         family=family,
         qkv_bias=family == "qwen2",
         qk_norm=family in ("qwen3", MIXTURE),

@@ -9,7 +9,7 @@ for each output, and rotary embeddings of the first features of a head.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.errors import UserError
-from crosslab.models.config import FamilyConfig, plain_sizes, read_table
+from crosslab.models.config import LlamaConfig, plain_sizes, read_table
 from crosslab.models.llama_params import sources_of
 from crosslab.models.reference import ReferenceLlama
 from crosslab.models.weights_file import F32, NamedWeights
@@ -29,7 +29,7 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
-class HybridConfig(FamilyConfig):
+class HybridConfig(LlamaConfig):
     """Sizes of a Qwen3.5.
 
     Attributes:
@@ -78,9 +78,8 @@ def read_hybrid(path: Path) -> HybridConfig:
     part: Any = rope.get("partial_rotary_factor", 0.25) if isinstance(rope, dict) else None
     if type(part) not in (int, float) or not 0 < part <= 1:
         raise UserError(f"{path}: rope_parameters = {rope!r} has no partial_rotary_factor up to 1")
-    return HybridConfig(
-        **asdict(plain), family=HYBRID, qk_norm=True, rotary=int(plain.head_dim * part), **own
-    )
+    of_hybrid = replace(plain, family=HYBRID, qk_norm=True)
+    return HybridConfig(**asdict(of_hybrid), rotary=int(plain.head_dim * part), **own)
 
 
 class HybridWeights(NamedWeights):

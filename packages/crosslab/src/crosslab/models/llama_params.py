@@ -17,7 +17,6 @@ from crosslab.errors import UserError
 from crosslab.models import gguf_formats, gguf_params
 from crosslab.models.config import (
     MIXTRAL,
-    FamilyConfig,
     LlamaConfig,
     read_config,
     read_family,
@@ -32,50 +31,38 @@ _console = Console(stderr=True, highlight=False)
 
 
 def param_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every Llama parameter by name, in the order of ``_metadata``."""
-    c = config
+    """Return the shape of every parameter by name: a Llama's in the order of ``_metadata``.
+
+    The family's biases, norms of heads and gates of experts follow.
+    """
+    c, width = config, config.heads * config.head_dim
+    qkv = width + 2 * c.kv_heads * c.head_dim
+    mlp, experts = (EXPERTS, (c.experts,)) if c.experts else (".mlp.", ())
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (c.vocab, c.hidden)}
+    more: dict[str, tuple[int, ...]] = {}
     for layer in range(c.layers):
         at = f"model.layers.{layer}"
-        width = c.heads * c.head_dim
-        qkv = width + 2 * c.kv_heads * c.head_dim
         shapes[f"{at}.self_attn.qkv_proj.weight"] = (qkv, c.hidden)
         shapes[f"{at}.self_attn.o_proj.weight"] = (c.hidden, width)
-        shapes[f"{at}.mlp.gate_up_proj.weight"] = (2 * c.intermediate, c.hidden)
-        shapes[f"{at}.mlp.down_proj.weight"] = (c.hidden, c.intermediate)
+        shapes[f"{at}{mlp}gate_up_proj.weight"] = (*experts, 2 * c.intermediate, c.hidden)
+        shapes[f"{at}{mlp}down_proj.weight"] = (*experts, c.hidden, c.intermediate)
         shapes[f"{at}.input_layernorm.weight"] = (c.hidden,)
         shapes[f"{at}.post_attention_layernorm.weight"] = (c.hidden,)
+        if c.qkv_bias:
+            more[f"{at}.self_attn.qkv_proj.bias"] = (qkv,)
+        if c.qk_norm:
+            more |= {f"{at}.self_attn.{part}_norm.weight": (c.head_dim,) for part in "qk"}
+        if c.experts:
+            more[f"{at}.mlp.gate.weight"] = (c.experts, c.hidden)
     shapes["model.norm.weight"] = (c.hidden,)
     if not c.tied:
         shapes["lm_head.weight"] = (c.vocab, c.hidden)
-    return shapes
-
-
-def family_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter by name, with the family's biases, norms and experts."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in param_shapes(config).items():
-        if config.experts and ".mlp." in name:
-            shapes[name.replace(".mlp.", EXPERTS)] = (config.experts, *shape)
-        else:
-            shapes[name] = shape
-    width = (config.heads + 2 * config.kv_heads) * config.head_dim
-    for layer in range(config.layers):
-        at = f"model.layers.{layer}.self_attn"
-        if config.qkv_bias:
-            shapes[f"{at}.qkv_proj.bias"] = (width,)
-        if config.qk_norm:
-            shapes |= {f"{at}.{part}_norm.weight": (config.head_dim,) for part in "qk"}
-        if config.experts:
-            gate = f"model.layers.{layer}.mlp.gate.weight"
-            shapes[gate] = (config.experts, config.hidden)
-    return shapes
+    return shapes | more
 
 
 def param_widths(config: LlamaConfig) -> dict[str, int]:
     """Return the number of inputs of each matrix, by its name in any family's definition."""
-    shapes = family_shapes(config) if isinstance(config, FamilyConfig) else param_shapes(config)
-    widths = {name: shape[-1] for name, shape in shapes.items()}
+    widths = {name: shape[-1] for name, shape in param_shapes(config).items()}
     return widths | {other_name(name): n for name, n in widths.items()}
 
 
@@ -110,37 +97,37 @@ def sources_of(name: str) -> list[str]:
 _MIXTRAL = {".mlp.": ".block_sparse_moe.", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
-def matrices_of(name: str, family: FamilyConfig | None) -> list[list[str]]:
+def matrices_of(name: str, config: LlamaConfig) -> list[list[str]]:
     """Return Hugging Face's names of the weights that a parameter joins, row after row.
 
     Each entry of the list has one name, or that of each expert's weight.
     """
     matrices = [[source] for source in sources_of(name.replace(EXPERTS, ".mlp."))]
-    if family and EXPERTS in name:
+    if EXPERTS in name:
         matrices = [
-            [source.replace(".mlp.", f".mlp.experts.{e}.") for e in range(family.experts)]
+            [source.replace(".mlp.", f".mlp.experts.{e}.") for e in range(config.experts)]
             for (source,) in matrices
         ]
-    if family and family.family == MIXTRAL and ".mlp." in name:
+    if config.family == MIXTRAL and ".mlp." in name:
         for ours, theirs in _MIXTRAL.items():
             matrices = [[each.replace(ours, theirs) for each in names] for names in matrices]
     return matrices
 
 
 def fuse_weights(
-    model: Path, but: Collection[str] = (), *, family: FamilyConfig | None = None
+    model: Path, config: LlamaConfig, but: Collection[str] = ()
 ) -> Iterator[tuple[str, F32]]:
     """Yield name and float32 values of each parameter of a model in Hugging Face's layout.
 
     Args:
-        model: folder with ``config.json`` and weights.
+        model: folder of the weights.
+        config: the model's sizes.
         but: names of parameters to leave out.
-        family: sizes of a related family; None: a plain Llama.
 
     Raises:
         UserError: a weight is missing or has the wrong shape.
     """
-    weights = FileWeights(model, family)
+    weights = FileWeights(model, config)
     names = [name for name in weights if name not in but]
     for name in track(names, "weights", console=_console, transient=True):
         yield name, weights[name]
@@ -150,33 +137,29 @@ class FileWeights(Mapping[str, F32]):
     """A model's weights in float32 by MLC-LLM's names, read on access.
 
     Args:
-        model: folder with ``config.json`` and weights.
-        family: sizes of a related family; None: a plain Llama.
+        model: folder of the weights.
+        config: the model's sizes.
 
     Raises:
         UserError: on access, a weight is missing or has the wrong shape.
     """
 
-    def __init__(self, model: Path, family: FamilyConfig | None = None) -> None:
+    def __init__(self, model: Path, config: LlamaConfig) -> None:
         self._model, self._weights = model, GgufWeights(model)
-        if family is None:
-            self._shapes = param_shapes(read_config(model / "config.json"))
-        else:
-            self._shapes = family_shapes(family)
-        self._family = family
-        # Gemma multiplies by its norm weights plus 1.
-        self._gemma = family is not None and family.gelu
+        self._config, self._shapes = config, param_shapes(config)
 
     def __getitem__(self, name: str) -> F32:
         shape = self._shapes[name]
         parts = [
             joined([self._weights.read(source) for source in sources])
-            for sources in matrices_of(name, self._family)
+            for sources in matrices_of(name, self._config)
         ]
         whole: F32 = np.concatenate(parts, axis=max(0, parts[0].ndim - 2))
         if whole.shape != shape:
             raise UserError(f"{self._model}: {name} has the shape {whole.shape}, not {shape}")
-        return whole + np.float32(1) if self._gemma and name.endswith("norm.weight") else whole
+        # Gemma multiplies by its norm weights plus 1.
+        plus_one = self._config.gelu and name.endswith("norm.weight")
+        return whole + np.float32(1) if plus_one else whole
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -209,7 +192,8 @@ def convert_params(model: Path, cache: Path) -> Path:
     def make(out: Path) -> None:
         done = resumed_shards(out)
         finished = {record["name"] for shard in done for record in shard["records"]}
-        write_params(fuse_weights(model, finished), out, finished=done)
+        config = read_config(model / "config.json")
+        write_params(fuse_weights(model, config, finished), out, finished=done)
 
     return cached_build(cache, "params-q0f32", key, make, resumable=True)
 
@@ -217,7 +201,7 @@ def convert_params(model: Path, cache: Path) -> Path:
 def gguf_layout(model: Path) -> dict[str, tuple[Segment, ...]]:
     """Return the segments of an imported model's parameters that stay in GGUF blocks."""
     config = read_family(model / "config.json")
-    names = family_shapes(config)
+    names = param_shapes(config)
     return GgufWeights(model).layout({name: matrices_of(name, config) for name in names})
 
 
@@ -228,7 +212,7 @@ def convert_gguf(model: Path, cache: Path) -> Path:
 
     def make(out: Path) -> None:
         layout = gguf_layout(model)
-        floats = fuse_weights(model, layout, family=read_family(model / "config.json"))
+        floats = fuse_weights(model, read_family(model / "config.json"), layout)
         write_params(chain(floats, GgufWeights(model).params(layout)), out, exact=True)
 
     return cached_build(cache, "params-gguf", key, make)

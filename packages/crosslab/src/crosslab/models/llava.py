@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ import numpy as np
 
 from crosslab.errors import UserError
 from crosslab.json_table import read_json_table
-from crosslab.models.config import FamilyConfig, completed, plain_sizes, read_table
+from crosslab.models.config import LlamaConfig, completed, plain_sizes, read_table
 from crosslab.models.encoder import F64, attend_whole, erf_gelu, layer_norm, linear_layer
-from crosslab.models.llama_params import family_shapes, sources_of
+from crosslab.models.llama_params import param_shapes, sources_of
 from crosslab.models.pictures import FILTERS
 from crosslab.models.reference import ReferenceLlama
 from crosslab.models.weights_file import F32, NamedWeights, StoredWeights
@@ -62,7 +62,7 @@ _SUPPORTED: Mapping[str, Mapping[str, Sequence[object]]] = {
 
 
 @dataclass(frozen=True)
-class LlavaConfig(FamilyConfig):
+class LlavaConfig(LlamaConfig):
     """Sizes of a LLaVA: those of its language model, and of its tower.
 
     Attributes:
@@ -128,8 +128,7 @@ def read_llava(path: Path) -> LlavaConfig:
         raise UserError(f"{path}: the sizes of vision_config do not divide each other")
     text = {**_TEXT, **{k: v for k, v in parts["text_config"].items() if v is not None}}
     return LlavaConfig(
-        **asdict(plain_sizes(path, text)),
-        family=LLAVA,
+        **asdict(replace(plain_sizes(path, text), family=LLAVA)),
         token=token,
         side=side,
         patch=patch,
@@ -211,7 +210,7 @@ class LlavaWeights(NamedWeights):
     """The weights of a LLaVA's folder."""
 
     def __init__(self, model: Path, config: LlavaConfig) -> None:
-        language = [f"{_LANGUAGE}{name}" for name in family_shapes(config)]
+        language = [f"{_LANGUAGE}{name}" for name in param_shapes(config)]
         stored = StoredWeights.of_model(model).places
         parts = [name for name in stored if not name.startswith(_LANGUAGE)]
         super().__init__(model, {name: sources_of(name) for name in [*language, *parts]})

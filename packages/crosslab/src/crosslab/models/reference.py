@@ -10,13 +10,14 @@ with a compiler.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.errors import UserError
-from crosslab.models.config import FamilyConfig, LlamaConfig
+from crosslab.models.config import LlamaConfig
 from crosslab.models.roundings import GROUP, Roundings
 from crosslab.models.weights_file import F32
 
@@ -81,7 +82,6 @@ class ReferenceLlama:
     rounding: Roundings = field(default_factory=Roundings)
     product: Product | None = None
     attend: Attend | None = None
-    family: FamilyConfig = field(init=False)
     qkv: str = field(init=False)
     gate: str = field(init=False)
     experts: list[str] = field(init=False)
@@ -89,10 +89,6 @@ class ReferenceLlama:
     outputs: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.config, FamilyConfig):
-            self.family = self.config
-        else:
-            self.family = FamilyConfig(**asdict(self.config))
         # MLC-LLM has two names for the layer of queries, keys and values.
         fused = "model.layers.0.self_attn.c_attn.weight" in self.params
         self.qkv = "self_attn.c_attn" if fused else "self_attn.qkv_proj"
@@ -134,16 +130,16 @@ class ReferenceLlama:
             raise UserError(f"token ids must be 0 to {self.config.vocab - 1}, and at least one")
         self.rounding.begin()
         x = self._embedded(tokens)
-        x = x * np.float32(self.family.embedding_scale)
+        x = x * np.float32(self.config.embedding_scale)
         for layer in range(self.config.layers):
             at = f"model.layers.{layer}"
             last = layer == self.config.layers - 1
-            kept = rows if last and not self.family.experts else slice(None)
+            kept = rows if last and not self.config.experts else slice(None)
             mixed = self._attention(layer, self._norm(x, f"{at}.input_layernorm"))[kept]
             x = x[kept] + self._linear(mixed, layer, self.outputs[layer])
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
         # A mixture computes all tokens, as their rows are ordered by expert.
-        hidden: F32 = x[rows] if self.family.experts else x
+        hidden: F32 = x[rows] if self.config.experts else x
         return hidden
 
     def _embedded(self, tokens: Sequence[int]) -> F32:
@@ -189,7 +185,7 @@ class ReferenceLlama:
         if self.blocks:
             return self.int8 and name in self.blocks
         # MLC-LLM keeps the gate in float32, and experts in an order that no int8 kernel reads.
-        mixture = (self.gate, *self.experts) if self.family.experts else ()
+        mixture = (self.gate, *self.experts) if self.config.experts else ()
         return self.int8 and not any(part in name for part in mixture)
 
     def _norm(self, x: F32, name: str) -> F32:
@@ -201,10 +197,10 @@ class ReferenceLlama:
         return self._product(x, f"model.layers.{layer}.{name}.weight")
 
     def _feed_forward(self, layer: int, x: F32) -> F32:
-        if self.family.experts:
+        if self.config.experts:
             return self._mixture(layer, x)
         gate, up = np.split(self._linear(x, layer, "mlp.gate_up_proj"), 2, axis=-1)
-        gated = gelu(gate) if self.family.gelu else gate / (1 + np.exp(-gate))
+        gated = gelu(gate) if self.config.gelu else gate / (1 + np.exp(-gate))
         return self._linear(gated * up, layer, "mlp.down_proj")
 
     def _mixture(self, layer: int, x: F32) -> F32:
@@ -213,12 +209,12 @@ class ReferenceLlama:
         Rows are computed in the order of the experts, as compiled models do.
         """
         scores = _softmax(self._linear(x, layer, self.gate))
-        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : self.family.chosen]
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : self.config.chosen]
         weights = np.take_along_axis(scores, chosen, axis=1)
-        if self.family.shares:
+        if self.config.shares:
             weights = weights / weights.sum(axis=1, keepdims=True)
         order = np.argsort(chosen.reshape(-1), kind="stable")
-        experts, tokens = chosen.reshape(-1)[order], order // self.family.chosen
+        experts, tokens = chosen.reshape(-1)[order], order // self.config.chosen
         gate_up, down = self.experts
         gate, up = np.split(self._of_experts(x[tokens], experts, layer, gate_up), 2, axis=-1)
         gated = gate / (1 + np.exp(-gate)) * up * weights.reshape(-1)[order, None]
@@ -244,11 +240,11 @@ class ReferenceLlama:
         """Return the attention output [rows, heads * head_dim], before the output product."""
         c, rows = self.config, len(x)
         qkv = self._linear(x, layer, self.qkv)
-        if self.family.qkv_bias:
+        if self.config.qkv_bias:
             qkv = qkv + self.params[f"model.layers.{layer}.{self.qkv}.bias"]
         qkv = qkv.reshape(rows, -1, c.head_dim)
         q, k, v = np.split(qkv, [c.heads, c.heads + c.kv_heads], axis=1)
-        if self.family.qk_norm:
+        if self.config.qk_norm:
             q = self._norm(q, f"model.layers.{layer}.self_attn.q_norm")
             k = self._norm(k, f"model.layers.{layer}.self_attn.k_norm")
         return self._attended(layer, q, k, v)
@@ -296,8 +292,8 @@ class ReferenceLlama:
         """Turn all features [rows, heads, features] by the angles of their positions."""
         half = x.shape[-1] // 2
         frequency = self.config.rope_theta ** (-np.arange(half) / half)
-        if self.family.rope:
-            frequency = scaled_frequencies(frequency, self.family.rope)
+        if self.config.rope:
+            frequency = scaled_frequencies(frequency, self.config.rope)
         angle = positions[:, None, None] * frequency
         cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         a, b = x[..., :half], x[..., half:]
@@ -350,7 +346,7 @@ def scaled_frequencies(
 
     Args:
         frequency: [pairs] radians per position.
-        rope: see :class:`FamilyConfig`.
+        rope: see :class:`LlamaConfig`.
 
     Returns:
         [pairs]: long waves divided by the factor, short waves unchanged, a mixture in between.
@@ -374,17 +370,13 @@ def answer(
     *,
     max_new: int,
     stop: Sequence[int] = (),
-    int8: bool = False,
-    blocks: RoundingBlocks | None = None,
-    int8_cache: bool = False,
     chunk: int | None = None,
-    product: Product | None = None,
-    attend: Attend | None = None,
+    **options: Any,
 ) -> Answer:
     """Generate the likeliest token at each step, until a stop token or ``max_new`` tokens.
 
-    The keyword options are those of :class:`ReferenceLlama`. At most `chunk` tokens of the prompt
-    are read together, which changes results only with an int8 cache.
+    The ``options`` are those of :class:`ReferenceLlama`. At most `chunk` tokens of the prompt are
+    read together, which changes results only with an int8 cache.
 
     Raises:
         UserError: the prompt and answer do not fit the model's context, or ``max_new`` < 1.
@@ -396,16 +388,7 @@ def answer(
             f"{len(prompt)} tokens of prompt and {max_new} of answer do not fit the model's "
             f"context of {config.context}"
         )
-    model = ReferenceLlama(
-        config,
-        params,
-        int8=int8,
-        blocks=blocks or {},
-        int8_cache=int8_cache,
-        product=product,
-        attend=attend,
-    )
-    size = chunk if chunk and int8_cache else max(1, len(prompt))
+    model, size = ReferenceLlama(config, params, **options), chunk or max(1, len(prompt))
     parts = [prompt[at : at + size] for at in range(0, len(prompt), size)] or [prompt]
     *_, last = map(model.read, parts)
     logits = [last]

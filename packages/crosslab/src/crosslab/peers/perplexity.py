@@ -21,10 +21,10 @@ from rich.table import Table
 from crosslab.assemble.pinned_archive import read_archive
 from crosslab.cached_build import CACHE_OPTION
 from crosslab.errors import LabError, UserError
-from crosslab.models.config import FamilyConfig, read_family
+from crosslab.models.config import LlamaConfig, read_family
 from crosslab.models.gguf_params import rows_and_blocks
 from crosslab.models.int8_error import DEFAULT_TEXT, F64, log_probabilities, read_text
-from crosslab.models.llama_params import convert_gguf, family_shapes, gguf_layout
+from crosslab.models.llama_params import convert_gguf, gguf_layout, param_shapes
 from crosslab.models.params import ReadParams, read_index
 from crosslab.models.reference import ReferenceLlama, RoundingBlocks
 from crosslab.models.sources.asset import fetch_asset
@@ -82,7 +82,7 @@ class StoredModel:
         tokenizer: tokenizer of the model.
     """
 
-    config: FamilyConfig
+    config: LlamaConfig
     params: ReadParams
     blocks: RoundingBlocks
     size: int
@@ -102,7 +102,7 @@ class StoredModel:
             params=ReadParams(stored, layout=layout),
             blocks=rows_and_blocks(layout),
             size=sum(sizes),
-            weights=sum(math.prod(shape) for shape in family_shapes(config).values()),
+            weights=sum(math.prod(shape) for shape in param_shapes(config).values()),
             first=tuple(tokenizer.first_ids()),
             tokenizer=tokenizer,
         )
