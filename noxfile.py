@@ -135,7 +135,7 @@ def farm(session: nox.Session) -> None:
 def cost(session: nox.Session) -> None:
     """Estimate what a model costs on an accelerator; run its layers there: -- layers DEVICE."""
     environments.install(session, "accelerator-study", "crosslab", "tvm")
-    environments.run_module(session, "accelerator", *session.posargs)
+    environments.run_module(session, "accelerator", *environments.words_of(session))
 
 
 @nox.session(default=False)
@@ -143,7 +143,7 @@ def report(session: nox.Session) -> None:
     """Make one HTML page of all results: out/report.html."""
     environments.install(session, "crosslab", "forkpatch", "report")
     patch_engine.write_status(session)
-    environments.run_module(session, "report", "--root", str(ROOT), *session.posargs)
+    environments.run_module(session, "report", "--root", str(ROOT), *environments.words_of(session))
 
 
 # Finished models.
@@ -176,7 +176,7 @@ def reproduce(session: nox.Session) -> None:
     """Build the artefact twice under different conditions and compare the bytes."""
     environments.install(session, "forkpatch")
     trees.install_lab(session, trees.apply(session, []))
-    environments.run_module(session, "sessions.reproduce", *session.posargs)
+    environments.run_module(session, "sessions.reproduce", *environments.words_of(session))
 
 
 # Care of the project.

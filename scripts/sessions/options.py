@@ -63,6 +63,7 @@ class Command:
         given: options that the session adds.
         before: module of the session with a function ``main``, which reads the options first.
         trees: True if options about the patched trees come first, and tools for RISC-V are needed.
+        heeded: True if the command has no ``--offline``: the session alone heeds it.
     """
 
     module: str
@@ -70,6 +71,7 @@ class Command:
     given: tuple[str, ...] = ()
     before: str = ""
     trees: bool = False
+    heeded: bool = False
 
 
 COMMANDS = {
@@ -84,12 +86,14 @@ COMMANDS = {
     ),
     "zoo": Command("crosslab.zoo.cli", given=_BOTH, trees=True),
     "farm": Command("boardfarm.cli", given=_BOTH, trees=True),
-    "cost": Command("accelerator.cli"),
-    "report": Command("report.__main__"),
+    "cost": Command("accelerator.cli", heeded=True),
+    "report": Command("report.__main__", heeded=True),
     "model": Command("crosslab.job.model_job", given=_BOTH, trees=True),
     "torch": Command("torchroad.cli", given=_BOTH, trees=True),
-    "package": Command("crosslab.artifact.package"),
-    "reproduce": Command("crosslab.job.main_job", given=_BOTH, before="sessions.reproduce"),
+    "package": Command("crosslab.artifact.package", heeded=True),
+    "reproduce": Command(
+        "crosslab.job.main_job", given=_BOTH, before="sessions.reproduce", heeded=True
+    ),
     "lint": Command("sessions.options"),
     "lock": Command("forkpatch.cli.main", ("lock",)),
 }
@@ -231,6 +235,8 @@ def look(session: str, words: Sequence[str]) -> int:
     typed = f"nox -s {session}"
     try:
         known, rest = tree_parser(session).parse_known_args(words) if trees else (None, [*words])
+        if command and command.heeded:
+            rest = [word for word in rest if word != "--offline"]
         if known:
             check_trees(known)
         if command and known and known.help:

@@ -12,7 +12,7 @@ from typing import Any
 
 import nox
 
-from sessions.environments import PACKAGES, install, install_torch, run_module
+from sessions.environments import PACKAGES, install, install_torch, run_module, words_of
 from sessions.ladder import LADDER, MENDED, on_release
 from sessions.options import TREE_OPTIONS, tree_parser
 from sessions.requirements import ROOT
@@ -179,5 +179,5 @@ def prepare_zoo(session: nox.Session, trees: Trees) -> list[str]:
 
 def package_words(session: nox.Session) -> list[str]:
     """The options of ``crosslab package``, with the project unless it only verifies."""
-    verify = session.posargs[:1] == ["verify"]
-    return [*session.posargs, *([] if verify else ["--project", str(ROOT)])]
+    words = words_of(session)
+    return [*words, *([] if words[:1] == ["verify"] else ["--project", str(ROOT)])]

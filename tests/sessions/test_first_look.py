@@ -115,6 +115,11 @@ CASES = (
     ("reproduce", "--vlen 100", "'100' is not a supported length; choose from 128"),
     ("reproduce", "--vlen 128 --quantization q4f32_1 --model m.gguf", ""),
     ("package", "verify", "missing: TARBALL_OR_FOLDER"),
+    ("package", "verify --offline", "missing: TARBALL_OR_FOLDER"),
+    ("report", "--offline", ""),
+    ("cost", "layer x --offline", "'layer' is not known; did you mean layers?"),
+    ("reproduce", "--offline --vlen 100", "'100' is not a supported length; choose from 128"),
+    ("reproduce", "--offline", ""),
 )
 # All in one process, without a package but Python's library; the answers as JSON.
 PROGRAM = """
