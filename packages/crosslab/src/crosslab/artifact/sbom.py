@@ -74,7 +74,7 @@ def render_sbom(whole: Part, parts: Sequence[Part], files: Sequence[Entry]) -> s
 
 def sbom_problem(text: str) -> str:
     """Return the first violation of CycloneDX's schema in a bill; empty for a valid bill."""
-    # Imported here, because the import of jsonschema takes seconds.
+    # Imported here, because the import of jsonschema takes up to a second.
     from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
 
     try:
