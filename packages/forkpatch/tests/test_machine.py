@@ -233,10 +233,15 @@ def test_work_folder_that_is_a_file_is_named(lab: ForkLab) -> None:
     refuses(lab, [".work is not a folder", "move it away"], "apply")
 
 
-def test_report_into_a_missing_folder_is_refused_before_the_verb(lab: ForkLab) -> None:
-    target = lab.root.parent / "nope/x.json"
-    refuses(lab, [f"there is no folder {target.parent}"], "apply", "--json", str(target))
-    assert not target.parent.exists() and not lab.tree.exists()
+def test_report_that_cannot_be_written_is_refused_before_the_verb(
+    lab: ForkLab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab.root / "notes").touch()
+    for place, said in (("", "is a folder"), ("notes/x.json", "no file can be written in")):
+        with pytest.raises(SystemExit) as ended:
+            lab.run("apply", "--json", str(lab.root / place))
+        assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert not lab.tree.exists()
     lab.ok("apply", "--json", str(lab.root / "out/x.json"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from groundwork.command_line import Parser, output_file
+from groundwork.command_line import Parser, output_file, output_folder
 
 
 def parser(**fields: object) -> Parser:
@@ -62,6 +62,24 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(argparse.ArgumentTypeError, match=said):
             output_file(str(word))
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new" / "folder"
+    assert (output_folder(str(tmp_path)), output_folder(str(new))) == (tmp_path, new)
+    (tmp_path / "file").touch()
+    for word, said in (
+        (tmp_path / "file", "is not a folder"),
+        (tmp_path / "file" / "x", "no file can be written in"),
+        (tmp_path / ("x" * 300), "File name too long"),
+    ):
+        with pytest.raises(argparse.ArgumentTypeError, match=said):
+            output_folder(str(word))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(argparse.ArgumentTypeError, match="no file can be written in"):
+        output_folder(str(tmp_path))
 
 
 def test_an_open_file_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

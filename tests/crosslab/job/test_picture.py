@@ -134,7 +134,7 @@ def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_chat_is_drawn(chat: Path, tmp_path: Path) -> None:
-    target = tmp_path / "chat.svg"
+    target = tmp_path / "new" / "chat.svg"
     words = ["--chat", str(chat), "--say", "ab [c]", "xyz"]
     assert main([*words, "--output", str(target)]) == 0
     text = target.read_text(encoding="utf-8").replace("&#160;", " ")

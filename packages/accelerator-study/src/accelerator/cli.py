@@ -43,7 +43,7 @@ from crosslab.job.job_options import PINNED_MODEL, PROMPT
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.pins import read_pins
 from crosslab.project import PROJECT
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file, output_folder
 from groundwork.errors import exit_code_of
 from groundwork.files import atomic_write, atomic_write_json
 
@@ -92,7 +92,7 @@ def parser() -> Parser:
     verbs.add_parser(ESTIMATE, help=default, add_help=False)
     work_file = verbs.add_parser("workload", help="write the matrix products of a model to a file")
     work_file.add_argument("model", metavar="MODEL", help=KINDS)
-    work_file.add_argument("--output", type=Path, required=True, metavar="FILE")
+    work_file.add_argument("--output", type=output_file, required=True, metavar="FILE")
     layers = verbs.add_parser(
         "layers", help="compile layers for a device, simulate them, compare with the estimate"
     )
@@ -116,16 +116,21 @@ def parser() -> Parser:
         action="store_true",
         help="check each stream for races and deadlocks, run it, compare with numpy",
     )
-    add("--streams", metavar="DIR", type=Path, help="write the instruction stream of each layer")
+    add(
+        "--streams",
+        metavar="DIR",
+        type=output_folder,
+        help="write the instruction stream of each layer",
+    )
     add(
         "--traces",
         metavar="DIR",
-        type=Path,
+        type=output_folder,
         help="write timelines for Perfetto: of each layer, and of all layers of a phase or network",
     )
-    add("--timeline", metavar="FILE", type=Path, help="draw all layers' timeline")
-    add("--roofline", metavar="FILE", type=Path, help="draw a roofline plot as PNG")
-    add("--json", metavar="FILE", type=Path, help="write all figures")
+    add("--timeline", metavar="FILE", type=output_file, help="draw all layers' timeline")
+    add("--roofline", metavar="FILE", type=output_file, help="draw a roofline plot as PNG")
+    add("--json", metavar="FILE", type=output_file, help="write all figures")
     add = verbs.add_parser(
         "answer", help="let SmolLM2 answer a prompt, with its products on the device"
     ).add_argument

@@ -13,7 +13,7 @@ from costmodel.errors import CostError
 from costmodel.estimate.execution import SEQUENCES, TENSOR
 from costmodel.estimate.workload import DEFAULT_PHASES
 from costmodel.search.explore import SMALLEST
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file, output_folder
 
 DEFAULT_HARDWARE, SEARCHED_HARDWARE = "systolic8x8", "systolic32x32"
 
@@ -139,14 +139,14 @@ def _parser() -> Parser:
     )
     find("--mapping", type=Path, metavar="FILE", help="estimate the rows of a search's JSON again")
     output = command_line.add_argument_group("output").add_argument
-    output("--json", type=Path, metavar="FILE", help="write all figures")
+    output("--json", type=output_file, metavar="FILE", help="write all figures")
     output(
         "--csv",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="write a table by kind of layer, or of all designs of a search",
     )
-    output("--plots", type=Path, metavar="DIR", help="write plots as PNG")
+    output("--plots", type=output_folder, metavar="DIR", help="write plots as PNG")
     output(
         "--compare",
         action="store_true",

@@ -133,20 +133,39 @@ def output_file(word: str) -> Path:
         argparse.ArgumentTypeError: the path is a folder, or no folder of it can be written to.
     """
     path = Path(os.path.realpath(word))
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        mode = 0
-    except OSError as error:  # such as a name that is too long
-        raise argparse.ArgumentTypeError(f"{word!r}: {error.strerror}") from error
+    mode = _mode(word, path)
     if stat.S_ISDIR(mode):
         raise argparse.ArgumentTypeError(f"{word!r} is a folder; give the name of a file")
     is_device = mode and not stat.S_ISREG(mode)
     if not is_device and open_file(Path(word)) is None:
-        folder = next(parent for parent in path.parents if parent.exists())
-        if not (folder.is_dir() and os.access(folder, os.W_OK)):
-            raise argparse.ArgumentTypeError(f"{word!r}: no file can be written in {folder}")
+        _check_writable(word, path.parent)
     return Path(word)
+
+
+def output_folder(word: str) -> Path:
+    """Return the path of a folder to write files to; see :func:`output_file`."""
+    path = Path(os.path.realpath(word))
+    if _mode(word, path) and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{word!r} is not a folder; give the name of a folder")
+    _check_writable(word, path)
+    return Path(word)
+
+
+def _mode(word: str, path: Path) -> int:
+    """Return the type and mode of the path of an option's value; 0 without such a file."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:  # such as a name that is too long
+        raise argparse.ArgumentTypeError(f"{word!r}: {error.strerror}") from error
+
+
+def _check_writable(word: str, folder: Path) -> None:
+    """Raise unless files can be written in a folder, or in a folder that has to be made."""
+    folder = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"{word!r}: no file can be written in {folder}")
 
 
 class _Listed(argparse.Action):

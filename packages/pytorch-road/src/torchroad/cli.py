@@ -34,7 +34,7 @@ from crosslab.models.sources.model_folder import CONFIG_FILE, check_source, name
 from crosslab.models.sources.model_folder import import_model as import_folder
 from crosslab.run.emulator import GuestMachine
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
-from groundwork.command_line import Parser, output_file
+from groundwork.command_line import Parser, output_file, output_folder
 from groundwork.files import atomic_write_json
 from torchroad import digits, pictures
 from torchroad.answer import compare_with_main_job
@@ -94,7 +94,12 @@ def parser() -> Parser:
         help=f"the user's message to a model for transformers ({PROMPT})",
     )
     pictures.add_options(add)
-    add("--dump-ir", type=Path, metavar="DIR", help="new folder for the module after each pass")
+    add(
+        "--dump-ir",
+        type=output_folder,
+        metavar="DIR",
+        help="new folder for the module after each pass",
+    )
     add("--json", type=output_file, dest="report", help="report (PROJECT/out/torch.json)")
     return options
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from crosslab.assemble.recipe_options import recipe_options
 from crosslab.errors import UserError
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_folder
 
 SEED, TRAINED, CALIBRATION, EPOCHS, BATCH = 0, 797, 64, 20, 50
 GREYS = 16  # of the data set's pixels
@@ -45,7 +45,9 @@ def parser() -> Parser:
         "with pictures for its calibration and pictures that it never saw.",
         parents=[shared],
     )
-    options.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the model")
+    options.add_argument(
+        "folder", type=output_folder, metavar="FOLDER", help="new folder for the model"
+    )
     return options
 
 

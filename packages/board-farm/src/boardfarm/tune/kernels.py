@@ -31,7 +31,7 @@ from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import weight_formats
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine, run_guest
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_folder
 
 MODELS = {
     "S": MODEL_S,
@@ -214,7 +214,8 @@ def parser() -> Parser:
         help=f"of a call ({' '.join(map(str, ROWS))})",
     )
     add("--kernel", nargs="+", metavar="NAME", help="only these routines (all with parameters)")
-    add("--database", type=Path, help="folder of databases, one for each core (PROJECT/out/tuned)")
+    text = "folder of databases, one for each core (PROJECT/out/tuned)"
+    add("--database", type=output_folder, help=text)
     return options
 
 

@@ -16,7 +16,7 @@ from crosslab.artifact.manifest import MANIFEST, Verdict, file_entry, verdict_of
 from crosslab.artifact.tarball import write_tar
 from crosslab.artifact.verify import WRONG_ANSWER, check_files
 from crosslab.errors import LabError, UserError
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_folder
 
 ABOUT = (
     "Put finished models of dist/ into tarballs; a model gives the same bytes each time. "
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         "--project", type=Path, default=Path(), help="root folder of the project (.)"
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder for the tarballs (PROJECT/dist)"
+        "--output", type=output_folder, metavar="DIR", help="folder for the tarballs (PROJECT/dist)"
     )
     parser.add_argument(
         "--deb",

@@ -17,7 +17,7 @@ from crosslab.compile.targets import NAMES, LabTarget
 from crosslab.errors import UserError
 from crosslab.models.config import read_config
 from crosslab.models.llama_params import random_params
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_folder
 
 _console = Console(highlight=False)
 
@@ -38,7 +38,7 @@ def parser() -> Parser:
     add("--config", type=Path, required=True, help="the model's config.json")
     add(
         "--output",
-        type=Path,
+        type=output_folder,
         required=True,
         help="folder of the library; created if missing",
     )

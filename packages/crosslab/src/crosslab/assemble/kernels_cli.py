@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from crosslab.assemble.kernels import OBJECT, KernelTarget, build_kernels, read_kernels
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_folder
 
 _COMPILER_HELP = "a C compiler with its target options; default: what `crosslab` finds"
 
@@ -21,7 +20,7 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = Parser(prog="crosslab kernels", description=__doc__)
     parser.add_argument("--target", required=True, choices=[t.value for t in KernelTarget])
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--output", required=True, type=output_folder, metavar="DIR")
     parser.add_argument("--compiler", type=shlex.split, metavar="COMMAND", help=_COMPILER_HELP)
     parser.add_argument(
         "--no-relax",

@@ -26,7 +26,7 @@ from crosslab.models.config import LlamaConfig
 from crosslab.models.reference import answer
 from crosslab.models.shapes import shapes
 from crosslab.peers.perplexity import StoredModel, gguf_file
-from groundwork.command_line import Parser, choice
+from groundwork.command_line import Parser, choice, output_file
 
 NAME = "lookup"
 PROMPTS = Path(__file__).with_name("lookup_prompts.toml")
@@ -160,7 +160,7 @@ def _parser() -> Parser:
         help="sizes of the model on the board (qwen3-0.6b)",
     )
     add("--format", choices=formats(), default="Q4_0", help="format of its file (Q4_0)")
-    add("--docs", type=Path, metavar="PAGE", help="also write the table to a page")
+    add("--docs", type=output_file, metavar="PAGE", help="also write the table to a page")
     add("--cache", **CACHE_OPTION)
     return parser
 

@@ -8,7 +8,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +21,7 @@ from crosslab.cores.check import around_table, write_table
 from crosslab.cores.core import core_option
 from crosslab.errors import UserError
 from crosslab.models.shapes import shapes
-from groundwork.command_line import Parser, choice
+from groundwork.command_line import Parser, choice, output_file
 
 NAME = "board-check"
 HEADINGS = ("board", "program", "model, format", "threads", "phase", "measured")
@@ -226,7 +225,9 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--format", choices=formats(), help=f"its format ({FORMAT})")
     options.add_argument("--prompt", type=int, metavar="N", help=f"tokens of its prompt ({TOKENS})")
-    options.add_argument("--docs", type=Path, metavar="PAGE", help="also write the table to a page")
+    options.add_argument(
+        "--docs", type=output_file, metavar="PAGE", help="also write the table to a page"
+    )
     args = options.parse_args(argv)
     _check_model(args)
     if args.docs and (args.board or args.measure != MEASURES[0]):

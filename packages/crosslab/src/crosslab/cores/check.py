@@ -30,7 +30,7 @@ from crosslab.host.toolchain import find_cross
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
 from crosslab.run.measurement import Measurement
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_file
 from groundwork.files import atomic_write
 
 SOURCES = Path(__file__).parents[1] / "native" / "core_check"
@@ -271,7 +271,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument(
         "--docs",
-        type=Path,
+        type=output_file,
         metavar="PAGE",
         help="also write the table of the cores with a pipeline to this page",
     )

@@ -12,13 +12,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from crosslab.cores.core import CORES, Core, core_option
 from crosslab.cores.latencies import FOLDER
 from crosslab.errors import LabError, UserError
 from groundwork import apt
-from groundwork.command_line import Parser
+from groundwork.command_line import Parser, output_folder
 from groundwork.files import atomic_write
 
 TOOL = "llvm-mca-22"
@@ -152,7 +151,10 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--core", type=core_option, required=True, help="core whose table is read")
     options.add_argument("--cpu", help="name of the model in LLVM (the core's)")
     options.add_argument(
-        "--folder", type=Path, default=CORES / FOLDER, help="where to write (cores/latencies)"
+        "--folder",
+        type=output_folder,
+        default=CORES / FOLDER,
+        help="where to write (cores/latencies)",
     )
     args = options.parse_args(argv)
     cpu = args.cpu or args.core.key

@@ -20,6 +20,7 @@ from crosslab.host.toolchain import require_qemu
 from crosslab.job.summary import summary
 from crosslab.run.emulator import GuestMachine
 from groundwork.command_line import Parser, output_file
+from groundwork.files import atomic_write
 
 WIDTH = 84
 ABOUT = "Draw the report of a finished main job, or a chat with a finished model."
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         name = _draw_chat(console, args.chat, args.say)
     else:
         name = _draw_answer(console, args.report)
-    console.save_svg(str(args.output), title=f"{name} on an emulated RVV CPU")
+    atomic_write(args.output, console.export_svg(title=f"{name} on an emulated RVV CPU"))
     return 0
 
 

@@ -36,7 +36,7 @@ from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
 from crosslab.zoo.table import cell, document, merged, read_report, write_report
-from groundwork.command_line import Parser, output_file, seconds_of
+from groundwork.command_line import Parser, output_file, output_folder, seconds_of
 from groundwork.files import atomic_write
 
 TIMEOUT = 1800.0
@@ -95,7 +95,12 @@ def parser() -> Parser:
         metavar="FILE",
         help="write the table as Markdown, like docs/zoo.md",
     )
-    add("--work", type=Path, metavar="DIR", help="write each compiled model's work there, for cost")
+    add(
+        "--work",
+        type=output_folder,
+        metavar="DIR",
+        help="write each compiled model's work there, for cost",
+    )
     add_options(add)
     add(
         "--releases",

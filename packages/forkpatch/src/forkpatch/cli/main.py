@@ -70,7 +70,6 @@ def _run(options: argparse.Namespace) -> int:
     verb: Verb = options.run
     root = options.root or (Path() if verb.begins else find_root(Path()))
     settings = load_settings(root, new=verb.begins)
-    _check_report(options.json, settings.root)
     be_quiet(options.json == "-")
     with claimed(settings, verb.claim_of(options)):
         try:
@@ -79,16 +78,6 @@ def _run(options: argparse.Namespace) -> int:
             return code
         finally:
             end_readers()
-
-
-def _check_report(target: str | None, root: Path) -> None:
-    """Raise UserError when the folder of a report outside the fork does not exist."""
-    folder = Path(target or "").absolute().parent
-    if target not in (None, "-") and not (folder.is_dir() or folder.is_relative_to(root)):
-        raise UserError(
-            f"--json {target}: there is no folder {folder}",
-            remedy="make it first, or name another place",
-        )
 
 
 def _open_streams() -> None:

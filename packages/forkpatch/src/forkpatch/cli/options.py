@@ -19,7 +19,7 @@ from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions
 from forkpatch.sources.repository import local_path
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.fork import Fork, TreePlan
-from groundwork.command_line import seconds_of
+from groundwork.command_line import output_file, seconds_of
 
 #: Function of a verb: returns the result, which ``--json`` writes, and the exit code.
 Run = Callable[[Fork, argparse.Namespace], tuple[object, int]]
@@ -47,10 +47,15 @@ def _folder(word: str) -> Path:
     return Path(_text(word))
 
 
+def _report(word: str) -> str:
+    return word if word == "-" else str(output_file(_text(word)))
+
+
 #: Type of a value, by its name in the help; the words of a user's command may be empty.
 _TYPES: dict[str, Callable[[str], Any]] = {
     "DIR": _folder,
     "FOLDER": _folder,
+    "FILE": _report,
     "SECONDS": seconds_of,
     "COMMAND": str,
 }
@@ -87,7 +92,7 @@ class Verb:
     ) -> None:
         self.name, self.run, self.begins = name, run, begins
         self._claim, self._reads = claim, reads
-        self._options = ["--json PATH  write the result as JSON; - prints it", *options]
+        self._options = ["--json FILE  write the result as JSON; - prints it", *options]
 
     def add_to(self, verbs: Any) -> None:
         """Add the verb, with its options, to argparse's subparsers."""
