@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from crosslab.models.formats import Packing
 from crosslab.models.params import from_bfloat16, to_bfloat16
 from crosslab.zoo.cli import ABOUT, main
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
-from crosslab.zoo.table import document, merged, read_report, write_report
-from crosslab.zoo.weights import random_weights
+from crosslab.zoo.table import document, merged, read_report, with_real_sizes, write_report
+from crosslab.zoo.weights import fill_tensor, random_weights
 
 ASKED = [
     "llama",
@@ -76,9 +77,6 @@ def test_gpt2_has_its_real_size() -> None:
 
 @pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
 def test_real_sizes_are_sizes_of_the_config(family: Family) -> None:
-    if not family.real:
-        assert family.sees
-        return
     real = family.of_real_size(3)
     assert real.layers == 3 <= family.real["layers"]
     assert family.config.keys() == real.config.keys()
@@ -97,7 +95,14 @@ def test_a_model_of_real_size_has_each_kind_of_layer() -> None:
     assert hybrid.config["vocab_size"] == 512
     assert chosen(["gpt_oss"])[0].of_real_size().layers == 2
     with pytest.raises(UserError, match="the sizes of llava-hf/llava"):
-        chosen(["llava"])[0].of_real_size()
+        replace(chosen(["llava"])[0], real={}).of_real_size()
+
+
+def test_a_model_that_sees_has_the_layers_of_its_language_model() -> None:
+    family = chosen(["llava"])[0].of_real_size(5)
+    assert family.config["text_config"]["num_hidden_layers"] == family.layers == 5
+    assert family.config["vision_config"]["num_hidden_layers"] == 3
+    assert family.config["text_config"]["vocab_size"] == family.vocab == 32064
 
 
 def test_unknown_families_are_refused() -> None:
@@ -133,6 +138,19 @@ def test_narrow_formats_hold_weights_exactly() -> None:
         assert np.array_equal(from_bfloat16(to_bfloat16(values)), values)
         assert np.array_equal(values.astype(np.float16).astype(np.float32), values)
         assert len(np.unique(values)) > 10
+
+
+@pytest.mark.parametrize("shape", [(8192, 256), (4, 2048, 256)])
+def test_large_weights_take_little_more_memory_than_their_own(shape: tuple[int, ...]) -> None:
+    values = np.empty(shape, np.float32)
+    tracemalloc.start()
+    try:
+        fill_tensor(values, "w", NORM, 3)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < values.nbytes / 4
+    assert np.array_equal(values, random_weights({"w": shape}, NORM, 3)["w"])
 
 
 def test_weights_depend_on_their_name_and_the_seed() -> None:
@@ -211,13 +229,22 @@ def test_models_of_real_size_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert f"| llama | q4f16_1 | 2 of 16 | right (1e-06) {costs_of}" in text
     assert "| 16 of 16 | out of time: `late` | 131 MB | 2.1 GB, 30 s | - |" in text
     assert "not right, and why" not in text
+    assert "at most 16.0 times its largest tensor\n(measured up to 2.1 GB for 131 MB)" in text
+    assert "a tensor of 1372 MB" in text
+    page = with_real_sizes(text, chosen(["phi", "llama"]), [replace(real, family="phi"), failed])
+    assert page.count("| 131 MB |") == 2
+    assert page.index("| phi | q4f16_1 | 2 of 32") < page.index("| llama | q4f16_1 | 16 of 16")
+    start = page.index("## Real")
+    assert page[:start] == text[:start]
+    assert page[page.index("## Refused") :] == text[text.index("## Refused") :]
+    with pytest.raises(UserError, match="no heading '## Real sizes'"):
+        with_real_sizes("# About\n", chosen(["llama"]), [real])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--real", "-1"], "--real -1"),
-        (["--real", "--family", "llava"], "sizes of llava-hf/llava-1.5-7b-hf are unknown"),
         (["--tuned", "there"], "--tuned needs --core"),
         (["--core", "spacemit-x60", "--tuned", "there"], "--tuned: no database in there"),
         (["--core", "spacemit-x60", "--vlen", "128"], "--vlen 128: spacemit-x60 has 256"),

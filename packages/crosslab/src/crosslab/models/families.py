@@ -87,7 +87,8 @@ class Family:
     @property
     def layers(self) -> int:
         """Number of layers."""
-        return int(next(self.config[name] for name in LAYERS if name in self.config))
+        text = self.config.get("text_config", self.config)
+        return int(next(text[name] for name in LAYERS if name in text))
 
     @property
     def vocab(self) -> int:
@@ -115,7 +116,13 @@ class Family:
             """Return settings with this number of layers, also in lists of the layers' kinds."""
             numbers = {name: count for name in LAYERS if name in table}
             lists = {k: v for k, v in table.items() if isinstance(v, list) and len(v) == own}
-            return {**table, **numbers, **{k: (v * count)[:count] for k, v in lists.items()}}
+            parts = {k: fitted(v) for k, v in table.items() if k == "text_config"}
+            return {
+                **table,
+                **numbers,
+                **parts,
+                **{k: (v * count)[:count] for k, v in lists.items()},
+            }
 
         own, settings = self.layers, {**self.settings, **self.real.get("as", {})}
         return replace(large, config=fitted(large.config), settings=fitted(settings))

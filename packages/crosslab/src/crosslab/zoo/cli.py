@@ -35,7 +35,14 @@ from crosslab.zoo.job import Spec
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, MatrixKey
 from crosslab.zoo.processes import outcomes_here
 from crosslab.zoo.reference import need_packages
-from crosslab.zoo.table import cell, document, merged, read_report, write_report
+from crosslab.zoo.table import (
+    cell,
+    document,
+    merged,
+    read_report,
+    with_real_sizes,
+    write_report,
+)
 from groundwork.command_line import Parser, output_file, output_folder, seconds_of
 from groundwork.files import atomic_write
 
@@ -93,7 +100,8 @@ def parser() -> Parser:
         "--docs",
         type=output_file,
         metavar="FILE",
-        help="write the table as Markdown, like docs/zoo.md",
+        help="write the table as Markdown, like docs/zoo.md; with --real, an existing page gets"
+        " the rows of real sizes alone",
     )
     add(
         "--work",
@@ -151,7 +159,11 @@ def main(argv: Sequence[str]) -> int:
     _answers.print(_terminal(selected))
     _progress.print("[bold]report[/]", report, soft_wrap=True)
     if args.docs:
-        text = document(list(families().values()), known, ABOUT.read_text(encoding="utf-8"))
+        every = list(families().values())
+        if args.real is not None and args.docs.is_file():
+            text = with_real_sizes(args.docs.read_text(encoding="utf-8"), every, known)
+        else:
+            text = document(every, known, ABOUT.read_text(encoding="utf-8"))
         atomic_write(args.docs, text)
     return 0 if all(o.outcome is FamilyStatus.RIGHT for o in selected) else 1
 

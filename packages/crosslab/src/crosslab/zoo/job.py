@@ -46,10 +46,8 @@ from crosslab.zoo.weights import USUAL
 from groundwork.files import atomic_write_json
 from groundwork.hashing import digest
 
-# Tokens of a prefill call: the second of two calls attends to the first one's cached tokens.
-CHUNK = PROMPT // 2
-# Tokens that a model of real size answers: the emulator takes half a minute for each.
-REAL_NEW = 2
+# Tokens of the prompt and of the answer at real size: the emulator takes many seconds for each.
+REAL_PROMPT, REAL_NEW = 12, 2
 ANSWER_TOKENS = "answer.json"
 ANSWER_LOGITS = "logits.bin"
 RUN_SECONDS = 3600.0
@@ -134,8 +132,8 @@ def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
     fields, weights = spec.key._asdict(), spec.recipe.weights
     try:
         packing = weights.packing or USUAL
-        new = REAL_NEW if spec.layers else NEW
-        question = ask(spec.definition, spec.models or spec.cache, packing, new)
+        new, length = (REAL_NEW, REAL_PROMPT) if spec.layers else (NEW, PROMPT)
+        question = ask(spec.definition, spec.models or spec.cache, packing, new, length)
     except LabError as error:
         if error.exit_code == 2:
             raise
@@ -230,11 +228,13 @@ def answer(
     program, vlen = build_runner(recipe, spec.cache).program, recipe.vlens[0]
     prompt = ",".join(map(str, question.prompt))
     new, words = question.answer.logits.shape
+    # The second of two calls attends to the first one's cached tokens.
+    chunk = str(len(question.prompt) // 2)
 
     def make(folder: Path) -> None:
         arguments = ["--params", str(params), "--tokens", prompt, "--json", "--roi", "none"]
         if not question.encodes:
-            arguments += ["--prefill-chunk", str(CHUNK), "--max-new", str(new)]
+            arguments += ["--prefill-chunk", chunk, "--max-new", str(new)]
             arguments += ["--vocab", str(words), "--logits", str(folder / ANSWER_LOGITS)]
         if question.sees:
             arguments += ["--picture", str(question.model / PICTURE)]
@@ -242,7 +242,7 @@ def answer(
         result = run_guest(program, arguments, machine)
         (folder / ANSWER_TOKENS).write_text(result.stdout, encoding="utf-8")
 
-    key = digest(program.parent.name, params.name, prompt, str(CHUNK), str(vlen), str(new))
+    key = digest(program.parent.name, params.name, prompt, chunk, str(vlen), str(new))
     folder = cached_build(spec.cache, "zoo-answer", key, make)
     told = json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))
     if question.encodes:

@@ -28,7 +28,7 @@ from crosslab.models.pictures import prepare, sample_picture, write_png
 from crosslab.models.reference import Answer
 from crosslab.models.weights_file import F32
 from crosslab.zoo import weights as weights_module
-from crosslab.zoo.weights import USUAL, random_weights
+from crosslab.zoo.weights import USUAL, fill_tensor
 from groundwork.hashing import digest
 
 PACKAGES = ("torch", "transformers", "safetensors")
@@ -78,7 +78,13 @@ def need_packages() -> None:
         )
 
 
-def ask(family: Family, cache: Path, packing: Packing = USUAL, new: int = NEW) -> FamilyQuestion:
+def ask(
+    family: Family,
+    cache: Path,
+    packing: Packing = USUAL,
+    new: int = NEW,
+    length: int = PROMPT,
+) -> FamilyQuestion:
     """Create a family's model and compute the reference's answer, or return the cached result.
 
     Args:
@@ -86,6 +92,7 @@ def ask(family: Family, cache: Path, packing: Packing = USUAL, new: int = NEW) -
         cache: folder of models.
         packing: packing of a format that represents the weights exactly.
         new: tokens of the answer.
+        length: tokens of the prompt.
 
     Raises:
         UserError: torch or transformers is missing.
@@ -94,9 +101,12 @@ def ask(family: Family, cache: Path, packing: Packing = USUAL, new: int = NEW) -
     need_packages()
     versions = [importlib.metadata.version(name) for name in PACKAGES]
     sources = [Path(str(m.__file__)) for m in (weights_module, families_module)]
-    key = digest(repr((family, packing, versions, new)), *sources, Path(__file__))
+    key = digest(repr((family, packing, versions, new, length)), *sources, Path(__file__))
     folder = cached_build(
-        cache, f"zoo-model-{family.name}", key, lambda out: _make(family, packing, new, out)
+        cache,
+        f"zoo-model-{family.name}",
+        key,
+        lambda out: _make(family, packing, (length, new), out),
     )
     with np.load(folder / ANSWER) as stored:
         tokens = tuple(int(token) for token in stored["tokens"])
@@ -125,12 +135,12 @@ def make_model(family: Family, folder: Path, packing: Packing = USUAL) -> Any:
     return model
 
 
-def _make(family: Family, packing: Packing, new: int, folder: Path) -> None:
+def _make(family: Family, packing: Packing, tokens: tuple[int, int], folder: Path) -> None:
     model = make_model(family, folder, packing)
     if family.sees:
         write_png(sample_picture(), folder / PICTURE)
     with importlib.import_module("torch").no_grad():
-        tries = [_candidate(family, model, new, n) for n in range(CANDIDATES)]
+        tries = [_candidate(family, model, *tokens, n) for n in range(CANDIDATES)]
     margin, prompt, answer = max(tries, key=lambda c: (c[0] > CLEAR, len(set(c[2].tokens)), c[0]))
     np.savez(
         folder / ANSWER, margin=margin, prompt=prompt, tokens=answer.tokens, logits=answer.logits
@@ -153,8 +163,10 @@ def _model(family: Family, packing: Packing) -> Any:
     model = kind(config).eval().to(torch.float32)
     # Tied weights are one tensor under two names: parameters are listed once.
     for name, parameter in model.named_parameters():
-        weights = random_weights({name: parameter.shape}, family.norm, SEED, packing)
-        parameter.copy_(torch.from_numpy(weights[name] * (not family.is_absent(name))))
+        # In place, as gigabytes would not fit twice.
+        fill_tensor(parameter.detach().numpy(), name, family.norm, SEED, packing)
+        if family.is_absent(name):
+            parameter.zero_()
     return model
 
 
@@ -174,16 +186,16 @@ def _save(family: Family, model: Any, folder: Path) -> None:
 
 
 def _candidate(
-    family: Family, model: Any, new: int, number: int
+    family: Family, model: Any, length: int, new: int, number: int
 ) -> tuple[float, NDArray[np.int64], Answer]:
     """Return the margin, the prompt and the answer of a random prompt."""
     rng = np.random.default_rng([SEED, number])
-    prompt = rng.integers(0, family.vocab, PROMPT)
+    prompt = rng.integers(0, family.vocab, length)
     if family.kind in ENCODERS:
         return 1.0, prompt, Answer(*as_answer(_vector(model, prompt.tolist())))
     if family.sees:
         prompt[prompt == family.config["image_token_index"]] = 0
-        prompt[PROMPT // 4] = family.config["image_token_index"]
+        prompt[length // 4] = family.config["image_token_index"]
     answer = _greedy(model, new, *_shown(family, prompt.tolist()))
     first, second = np.sort(answer.logits, axis=-1)[:, :-3:-1].T
     return float((first - second).min() / np.abs(answer.logits).max()), prompt, answer

@@ -13,6 +13,12 @@ from crosslab.models.formats import FORMATS
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, MatrixKey, error_bound
 from groundwork.files import atomic_write_json
 
+REAL_SIZES = "## Real sizes"
+# Memory that Python, PyTorch and TVM never exceed by themselves.
+PROGRAMS_BYTES = 1e9
+# Free memory of a PC of 24 GB.
+PC_BYTES = 22e9
+
 
 def read_report(path: Path) -> list[FamilyOutcome]:
     """Read the outcomes of a report; an empty list without a report.
@@ -99,11 +105,30 @@ def document(families: Sequence[Family], outcomes: Sequence[FamilyOutcome], abou
     return "\n".join(lines) + "\n"
 
 
+def with_real_sizes(
+    page: str, families: Sequence[Family], outcomes: Sequence[FamilyOutcome]
+) -> str:
+    """Return the text of docs/zoo.md with these outcomes in place of the table of real sizes.
+
+    Raises:
+        UserError: the page has no such table.
+    """
+    before, heading, rest = page.partition(f"\n{REAL_SIZES}\n")
+    if not heading:
+        why = f"the page has no heading {REAL_SIZES!r}"
+        raise UserError(why, remedy="leave out --real, to write the whole page")
+    after = "\n## ".join(["", *rest.split("\n## ")[1:]])
+    real = _real({f.name: f for f in families}, [o for o in outcomes if o.layers])
+    return before + "\n".join(real) + "\n" + after
+
+
 def _real(families: Mapping[str, Family], outcomes: Sequence[FamilyOutcome]) -> list[str]:
     """Return the table of models of real size, with the memory and CPU time of each step."""
     if not outcomes:
         return []
-    lines = ["", "## Real sizes", ""]
+    order = list(families)
+    outcomes = sorted(outcomes, key=lambda o: (order.index(o.family), *_column(o.key)))
+    lines = ["", REAL_SIZES, ""]
     lines += ["| family | format | layers | answer | largest tensor | conversion | compilation |"]
     lines += [f"|---|---|---|---|{'---:|' * 3}"]
     for o in outcomes:
@@ -116,6 +141,26 @@ def _real(families: Mapping[str, Family], outcomes: Sequence[FamilyOutcome]) -> 
         largest = f"{o.largest / 1e6:.0f} MB"
         start = f"| {o.family} | {o.quantization} | {layers} | {answer} "
         lines.append(f"{start}| {largest} | {costs} |")
+    return lines + _largest_tensors(outcomes)
+
+
+def _largest_tensors(outcomes: Sequence[FamilyOutcome]) -> list[str]:
+    """Return sentences on the largest tensor that a PC can convert, by the rows of each format."""
+    lines = []
+    for name in dict.fromkeys(o.quantization for o in outcomes):
+        rows = [
+            (o.converted.memory, o.largest)
+            for o in outcomes
+            if o.quantization == name and o.converted
+        ]
+        # Of a small model the memory is that of the programs.
+        large = [(memory, size) for memory, size in rows if memory > PROGRAMS_BYTES]
+        if large:
+            most = max(memory / size for memory, size in large)
+            measured = f"{max(large)[0] / 1e9:.1f} GB for {max(large)[1] / 1e6:.0f} MB"
+            lines += ["", f"{name}: a conversion takes at most {most:.1f} times its largest tensor"]
+            lines += [f"(measured up to {measured}). By this rule, {PC_BYTES / 1e9:.0f} GB of free"]
+            lines += [f"memory are enough for a tensor of {PC_BYTES / most / 1e6:.0f} MB."]
     return lines
 
 

@@ -42,40 +42,47 @@ def random_weights(
         seed: seed of the random numbers.
         packing: packing of the format that represents the weights exactly.
     """
-    return {
-        name: _tensor(name, tuple(shape), norm, seed, packing) for name, shape in shapes.items()
-    }
+    weights = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+    for name, values in weights.items():
+        fill_tensor(values, name, norm, seed, packing)
+    return weights
 
 
-def _tensor(
-    name: str, shape: tuple[int, ...], norm: tuple[float, float], seed: int, packing: Packing
-) -> F32:
+def fill_tensor(
+    values: F32, name: str, norm: tuple[float, float], seed: int, packing: Packing = USUAL
+) -> None:
+    """Write random weights into a tensor, see :func:`random_weights`, in little more memory."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    if len(shape) < 2:
+    if values.ndim < 2:
         # Vectors that are not biases scale a norm in all language models.
         low, high = (-2 * BIAS, 2 * BIAS) if name.endswith("bias") else norm
-        return (np.round(rng.uniform(low, high, shape) * STEP) / STEP).astype(np.float32)
-    *lead, rows, columns = shape
-    stacked = [_matrix(rng, rows, columns, packing) for _ in range(int(np.prod(lead)))]
-    return np.stack(stacked).reshape(shape)
+        values[...] = np.round(rng.uniform(low, high, values.shape) * STEP) / STEP
+        return
+    for place in np.ndindex(values.shape[:-2]):
+        _fill_matrix(values[place], rng, packing)
 
 
-def _matrix(rng: np.random.Generator, rows: int, columns: int, packing: Packing) -> F32:
+def _fill_matrix(values: F32, rng: np.random.Generator, packing: Packing) -> None:
     tile, most = packing.group, packing.zero_point
-    down, across = -(-rows // tile), -(-columns // tile)
-    whole = rng.integers(-most, most + 1, (down * tile, across * tile)).astype(np.float32)
-    largest = _diagonals(down * tile, columns, tile)
-    if rows > tile:
-        largest |= _diagonals(across * tile, rows, tile).T
-    whole = np.where(largest, np.where(whole < 0, -most, most), whole)
+    rows, columns = values.shape
+    across = -(-columns // tile)
+    starts = range(0, rows, tile)
+    usual_marks = _diagonals(tile, columns, tile)
+    for start in starts:
+        band = values[start : start + tile]
+        whole = rng.integers(-most, most + 1, (tile, across * tile))
+        largest = usual_marks
+        if rows > tile:
+            largest = largest | _diagonals(across * tile, len(band), tile).T
+        np.copyto(whole, np.where(whole < 0, -most, most), where=largest)
+        band[...] = whole[: len(band), :columns]
     # Scale for the mean of rows and columns as the number of inputs, so that the orientation hardly
     # matters; the standard deviation is that of whole numbers from -most to most.
     spread = float(np.sqrt((most * (most + 1)) / 3))
     usual = round(np.log2(1 / (spread * np.sqrt((rows + columns) / 2))))
-    exponents = rng.integers(usual - 1, usual + 1, (down, across))
-    scale = np.exp2(np.repeat(np.repeat(exponents, tile, 0), tile, 1)).astype(np.float32)
-    values: F32 = (whole * scale)[:rows, :columns].astype(np.float32)
-    return values
+    exponents = rng.integers(usual - 1, usual + 1, (len(starts), across))
+    for start, scales in zip(starts, np.exp2(exponents).astype(np.float32), strict=True):
+        values[start : start + tile] *= np.repeat(scales, tile)[:columns]
 
 
 def _diagonals(rows: int, columns: int, tile: int) -> NDArray[np.bool_]:
