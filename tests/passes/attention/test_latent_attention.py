@@ -87,6 +87,15 @@ def test_a_cache_of_latent_vectors_is_made(tvm: ModuleType) -> None:
     assert "T.exp2" not in function.script()
 
 
+def test_values_smaller_than_the_latent_vector_have_a_merge_of_their_own(tvm: ModuleType) -> None:
+    target = tvm.target.Target({"kind": "llvm"})
+    module = kv_cache_module(tvm, target, latent=True, value=16)
+    # As the compilation does; two functions with one symbol are an error.
+    module = tvm.relax.transform.NormalizeGlobalVar()(module)
+    names = [var.name_hint for var in module.get_global_vars() if "merge_state" in var.name_hint]
+    assert sorted(names) == ["merge_state_inplace_cpu", "merge_state_inplace_mla_cpu"]
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 4e-3)])
 def test_chunks_decoding_and_forks_are_right(tvm: ModuleType, dtype: str, tolerance: float) -> None:
     shared = 30  # tokens of a fork: a whole page and a part of one

@@ -18,15 +18,19 @@ def kv_cache_module(
     target: Any,
     *,
     latent: bool = False,
+    value: int = LATENT,
     dtype: str = "float32",
     int8_pages: bool = False,
 ) -> Any:
-    """The IRModule of a function which creates a paged KV cache for that target; made once."""
-    return _module(str(target), latent, dtype, int8_pages)
+    """The IRModule of a function which creates a paged KV cache for that target; made once.
+
+    ``value`` is the size of a head's value when it is taken out of a latent vector.
+    """
+    return _module(str(target), latent, value, dtype, int8_pages)
 
 
 @cache
-def _module(target: str, latent: bool, dtype: str, int8_pages: bool) -> Any:
+def _module(target: str, latent: bool, value: int, dtype: str, int8_pages: bool) -> Any:
     import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
     from tvm import relax, tirx  # noqa: PLC0415
     from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache  # noqa: PLC0415
@@ -49,7 +53,7 @@ def _module(target: str, latent: bool, dtype: str, int8_pages: bool) -> Any:
             qk_head_dim=48,
             v_head_dim=LATENT if latent else 48,
             mla_original_qk_head_dim=48 if latent else 0,
-            mla_original_v_head_dim=LATENT if latent else 0,
+            mla_original_v_head_dim=value if latent else 0,
             rope_mode=RopeMode.NONE if latent else RopeMode.NORMAL,
             rope_scale=1,
             rope_theta=10000,

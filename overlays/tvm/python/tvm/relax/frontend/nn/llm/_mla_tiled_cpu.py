@@ -46,9 +46,11 @@ def mla_functions_cpu(bb: rx.BlockBuilder, num_heads: int, qk_head_dim: int, v_h
     """
     ragged = _attention_prefill_ragged_cpu(num_heads, num_heads, original_qk_head_dim, original_v_head_dim, dtype, rope_scaling, tile=prefill_tile(target, original_qk_head_dim))
     paged = _attention_prefill_mla_cpu(num_heads, v_head_dim, qk_head_dim - v_head_dim, dtype, tile=prefill_tile(target, qk_head_dim))
+    merge, merge_original = (_merge_state_inplace_cpu(dtype, num_heads=num_heads, head_dim=dim) for dim in (v_head_dim, original_v_head_dim))
     merges = [
-        bb.add_func(_merge_state_inplace_cpu(dtype, num_heads=num_heads, head_dim=v_head_dim), "tir_attention_merge_state_cpu"),
-        bb.add_func(_merge_state_inplace_cpu(dtype, num_heads=num_heads, head_dim=original_v_head_dim), "tir_attention_merge_state_mla_cpu"),
+        bb.add_func(merge, "tir_attention_merge_state_cpu"),
+        # Two functions of a module cannot have one symbol.
+        bb.add_func(merge_original.with_attr("global_symbol", "merge_state_inplace_mla_cpu"), "tir_attention_merge_state_mla_cpu"),
     ]
     return [
         rx.Tuple([rx.StringImm("tirx"), bb.add_func(ragged, "tir_attention_prefill_ragged_cpu")]),
