@@ -343,6 +343,20 @@ def test_results_are_right(
         assert np.abs(out.numpy() - want).max() < 1e-4 * np.abs(want).max()
 
 
+@pytest.mark.parametrize("then", ["tanh", "erf", "log1p"])
+def test_functions_of_a_product_are_arithmetic(transform: Any, then: str) -> None:
+    """LLVM has no vectors of them: TVM refused the module."""
+    import tvm  # noqa: PLC0415 - the patched tree is on sys.path only in a test
+
+    function = linear_function(5, 160, 64, then=then).with_attr("global_symbol", "layer")
+    module, _ = transform(host(), "host", layer=function)
+    assert called(module["layer"])
+    text = module["layer"].script()
+    assert "T.vectorized" in text
+    assert f"T.{then}(" not in text
+    tvm.relax.build(module, host())
+
+
 def test_steps_can_be_chosen(
     passes: ModuleType, libraries: dict[str, Path], configure: Callable[..., None]
 ) -> None:

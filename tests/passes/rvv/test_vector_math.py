@@ -166,3 +166,18 @@ def test_sine_and_cosine_keep_their_absolute_bound(
 ) -> None:
     x = spread(-most, most)
     assert np.max(np.abs(math_on_host(name, x) - function(x.astype(np.float64)))) < EPSILON
+
+
+@pytest.mark.parametrize("name", ["tanh", "log1p", "erf"])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_types_without_a_function_of_libm_s_are_those_of_tvm(
+    tvm: ModuleType, name: str, dtype: str
+) -> None:
+    load_pass("vectors.elementary")
+    x = tvm.te.placeholder((5,), dtype, name="x")
+    y = tvm.te.compute(x.shape, lambda i: getattr(tvm.tirx, name)(x[i]), name="y")
+    values = np.array([-0.5, -0.25, 0.125, 0.25, 0.5], dtype)
+    out = tvm.runtime.tensor(np.zeros_like(values))
+    tvm.compile(tvm.te.create_prim_func([x, y]), "llvm")["main"](tvm.runtime.tensor(values), out)
+    want = {"tanh": np.tanh, "log1p": np.log1p, "erf": np.vectorize(math.erf)}[name](values)
+    assert np.abs(out.numpy() - want).max() < 2e-3

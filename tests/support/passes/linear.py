@@ -33,8 +33,11 @@ def linear_function(
     dtype: str = "float32",
     transposed: bool = True,
     backwards: bool = False,
+    then: str = "",
 ) -> Any:
     """A PrimFunc: x [1, rows, k], weight [n, k] or its packed form, perhaps y to be added.
+
+    ``then`` names a function of TIR that is taken of the result, such as tanh.
 
     ``rows`` and ``n`` may be names of symbolic sizes. ``backwards``: the first value of a word is
     in its highest bits, as no kernel has it.
@@ -79,6 +82,9 @@ def linear_function(
         inputs.append(y)
         product = out
         out = te.compute((1, rows, n), lambda b, i, j: product[b, i, j] + y[b, i, j], name="T_add")
+    if then:
+        plain = out
+        out = te.compute((1, rows, n), lambda b, i, j: getattr(tirx, then)(plain[b, i, j]), "then")
     return te.create_prim_func([*inputs, out]).with_attr("tirx.noalias", True)
 
 

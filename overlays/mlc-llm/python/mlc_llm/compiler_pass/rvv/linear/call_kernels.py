@@ -34,6 +34,7 @@ from ..kernel_library import (
 from ..stages import Stage, is_product, same_extents, staged_functions, stages_of
 from ..targets import is_rvv_target
 from ..tir import PatternMismatch, is_one, nodes_of, with_root
+from ..vectors.vectorize_loops import with_arithmetic
 from .batched import BatchedProduct, call_for_each_matrix, match_batched
 from .calls import HALVES, Routines, experts_gemm, product, take
 from .depthwise import Depthwise, call_for_each_channel, match_depthwise
@@ -311,7 +312,8 @@ def _vectorized(stage: Stage, most: int) -> Any:
         values[-1] = run * lanes + lane
     body = tirx.SBlockRealize(values, tirx.const(True), block)
     if lanes > 1:
-        body = tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, body)
+        # The compiler has no vectors of tanh and erf.
+        body = with_arithmetic(tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, body))
         body = tirx.For(run, 0, int(last.extent) // lanes, tirx.ForKind.SERIAL, body)
     else:
         body = tirx.For(last.loop_var, 0, last.extent, tirx.ForKind.SERIAL, body)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.relax.frontend.nn.llm._vector_math import (
     const,
@@ -267,16 +268,21 @@ ELEMENTARY = {
 OF_SCALARS = {"tirx.erf": "erff", "tirx.log1p": "log1pf", "tirx.tanh": "tanhf"}
 
 
-def _lowered(name: str) -> Callable[[Any], Any]:
-    """Return a lowering to a call of libm's ``name``; it gives None for types but float32."""
+def _lowered(name: str, of_libm: str) -> Callable[[Any], Any]:
+    """Return a lowering of scalars of 32 or 16 bits to a call of libm; TVM's own lowers others."""
+    attributes = ("llvm.FLowerIntrinsic", "default.FLowerIntrinsic")
+    own = next(filter(None, map(tvm.ir.Op.get(name).get_attr, attributes)))
 
     def lower(call: Any) -> Any:
-        if str(call.ty.dtype) != "float32":
-            return None
-        return tirx.call_pure_extern("float32", name, call.args[0])
+        dtype = str(call.ty.dtype)
+        if dtype not in ("float32", HALF):
+            return own(call)
+        value = tirx.Cast("float32", call.args[0]) if dtype == HALF else call.args[0]
+        result = tirx.call_pure_extern("float32", of_libm, value)
+        return tirx.Cast(HALF, result) if dtype == HALF else result
 
     return lower
 
 
 for _name, _of_libm in OF_SCALARS.items():
-    register_intrin_lowering(_name, "llvm", f=_lowered(_of_libm), level=20)
+    register_intrin_lowering(_name, "llvm", f=_lowered(_name, _of_libm), level=20)
