@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tracemalloc
 from dataclasses import replace
@@ -14,6 +15,7 @@ from support.passes.made_up_formats import ALL_PACKINGS
 from support.patched_trees import trees
 from support.shared_builds import PROJECT
 
+from crosslab.assemble.kernels import read_kernels
 from crosslab.errors import UserError
 from crosslab.host.cost import Cost
 from crosslab.models.families import Family, chosen, families, refusals
@@ -85,6 +87,23 @@ def test_real_sizes_are_sizes_of_the_config(family: Family) -> None:
     }
     assert family.settings.keys() == real.settings.keys()
     assert real.vocab >= 30000
+
+
+@pytest.mark.parametrize(
+    "family", [f for f in families().values() if "rwkv" not in f.name], ids=lambda f: f.name
+)
+def test_attention_of_real_sizes_has_kernels(family: Family) -> None:
+    """Heads' keys and values, and latent vectors."""
+    config = family.of_real_size().config
+    config = config.get("text_config", config)
+    heads = config.get("num_attention_heads") or config.get("n_head")
+    sizes = [config.get("head_dim") or (config.get("hidden_size") or config["n_embd"]) // heads] * 2
+    if latent := config.get("kv_lora_rank"):
+        turned = config["qk_rope_head_dim"]
+        sizes = [config["qk_nope_head_dim"] + turned, config["v_head_dim"], latent + turned, latent]
+    products = itertools.cycle(("qk", "pv"))
+    wanted = {(p, 16, kv, d) for p, d in zip(products, sizes, strict=False) for kv in (16, 32)}
+    assert wanted <= {(k.product, k.q_tile, k.kv_tile, k.d) for k in read_kernels()}
 
 
 def test_a_model_of_real_size_has_each_kind_of_layer() -> None:
