@@ -36,9 +36,7 @@ void Append(uint32_t code, uint8_t combining, std::vector<Char>* out) {
 }
 
 uint8_t ClassOf(uint32_t code) {
-  const auto* found =
-      std::lower_bound(std::begin(kClasses), std::end(kClasses), code,
-                       [](const ClassRange& range, uint32_t c) { return range.last < c; });
+  const auto* found = std::ranges::lower_bound(kClasses, code, {}, &ClassRange::last);
   return found != std::end(kClasses) && found->first <= code ? found->combining : 0;
 }
 
@@ -51,9 +49,7 @@ void AppendDecomposed(uint32_t code, std::vector<Char>* out) {
     if (trailing != 0) Append(kTrailing + trailing, 0, out);
     return;
   }
-  const auto* found =
-      std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), code,
-                       [](const Decomposition& entry, uint32_t c) { return entry.code < c; });
+  const auto* found = std::ranges::lower_bound(kDecompositions, code, {}, &Decomposition::code);
   if (found == std::end(kDecompositions) || found->code != code) {
     Append(code, ClassOf(code), out);
     return;
@@ -84,14 +80,12 @@ uint32_t Composed(uint32_t first, uint32_t second) {
   const uint32_t syllable = first - kSyllables, trailing = second - kTrailing;
   const bool open = syllable < kSyllableCount && syllable % kTrailingCount == 0;
   if (open && trailing > 0 && trailing < kTrailingCount) return first + trailing;
-  const auto* found =
-      std::lower_bound(std::begin(kCompositions), std::end(kCompositions), std::tie(first, second),
-                       [](const Composition& entry, const auto& pair) {
-                         return std::tie(entry.first, entry.second) < pair;
-                       });
-  const bool same =
-      found != std::end(kCompositions) && found->first == first && found->second == second;
-  return same ? found->composed : 0;
+  const auto pair_of = [](const Composition& entry) {
+    return std::pair(entry.first, entry.second);
+  };
+  const std::pair pair(first, second);
+  const auto* found = std::ranges::lower_bound(kCompositions, pair, {}, pair_of);
+  return found != std::end(kCompositions) && pair_of(*found) == pair ? found->composed : 0;
 }
 
 // Composes in place. A mark of the same class, or another start, blocks a mark from its start.

@@ -237,13 +237,10 @@ void Tokenizer::EncodePieces(std::string_view word, Encoded* out) const {
 }
 
 const Merge* Tokenizer::FindMerge(uint32_t left, uint32_t right) const {
-  const auto found = std::lower_bound(
-      file_.merges.begin(), file_.merges.end(), std::pair(left, right),
-      [](const Merge& merge, const auto& pair) {
-        return std::tie(merge.left, merge.right) < std::tie(pair.first, pair.second);
-      });
-  const bool same = found != file_.merges.end() && found->left == left && found->right == right;
-  return same ? &*found : nullptr;
+  const auto pair_of = [](const Merge& merge) { return std::pair(merge.left, merge.right); };
+  const std::pair pair(left, right);
+  const auto found = std::ranges::lower_bound(file_.merges, pair, {}, pair_of);
+  return found != file_.merges.end() && pair_of(*found) == pair ? &*found : nullptr;
 }
 
 // Calls `take` with each token that a word is merged from: its bytes; or its characters, and the

@@ -11,8 +11,7 @@ namespace {
 
 template <size_t N>
 bool Within(const CodeRange (&ranges)[N], uint32_t code) {
-  const auto* found = std::lower_bound(
-      ranges, ranges + N, code, [](const CodeRange& range, uint32_t c) { return range.last < c; });
+  const auto* found = std::ranges::lower_bound(ranges, code, {}, &CodeRange::last);
   return found != ranges + N && found->first <= code;
 }
 

@@ -22,9 +22,7 @@ int64_t Below(const Json& value, int64_t end, const std::string& where) {
 
 // The range that has a character; null without one.
 const CharacterRange* Find(const std::vector<CharacterRange>& ranges, uint32_t code) {
-  const auto found =
-      std::lower_bound(ranges.begin(), ranges.end(), code,
-                       [](const CharacterRange& one, uint32_t c) { return one.last < c; });
+  const auto found = std::ranges::lower_bound(ranges, code, {}, &CharacterRange::last);
   return found != ranges.end() && found->first <= code ? &*found : nullptr;
 }
 
