@@ -2,7 +2,8 @@
 #include "engine/answer_text.h"
 
 #include <algorithm>
-#include <string_view>
+
+#include "text/answer_parts.h"
 
 namespace rvv_runner {
 
@@ -35,12 +36,7 @@ std::string StoppedText::Release(bool end) {
   if (!stopped_ && !end) {
     // Hold back the longest end of the text that is the beginning of a stop string.
     for (const std::string& stop : stops_) {
-      for (size_t length = std::min(stop.size() - 1, held_.size()); length > 0; --length) {
-        if (std::string_view(held_).ends_with(std::string_view(stop).substr(0, length))) {
-          show = std::min(show, held_.size() - length);
-          break;
-        }
-      }
+      show = std::min(show, held_.size() - Beginning(held_, stop));
     }
   }
   std::string shown = held_.substr(0, show);

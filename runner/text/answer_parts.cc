@@ -9,15 +9,14 @@ namespace {
 
 bool Begins(std::string_view whole, std::string_view begin) { return whole.starts_with(begin); }
 
-// Bytes at the end of a text that may be the beginning of a marker.
+}  // namespace
+
 size_t Beginning(std::string_view text, std::string_view marker) {
   for (size_t length = std::min(marker.size() - 1, text.size()); length > 0; --length) {
     if (text.ends_with(marker.substr(0, length))) return length;
   }
   return 0;
 }
-
-}  // namespace
 
 AnswerParts::AnswerParts(const ToolFormat* format, Thoughts thoughts)
     : format_(format),

@@ -11,6 +11,9 @@
 
 namespace rvv_runner {
 
+// Bytes at the end of a text that may be the beginning of a marker, which is not empty.
+size_t Beginning(std::string_view text, std::string_view marker);
+
 // A part of an answer to a chat.
 struct AnswerPart {
   enum class Kind {
