@@ -242,7 +242,7 @@ std::vector<float> Model::Prefill(int64_t sequence, const std::vector<int32_t>& 
                                   const std::vector<Shown>& shown) {
   const auto& read = Reader(sequence, tokens.size());
   const Rows rows{{sequence}, {std::ssize(tokens)}, tokens, shown};
-  return std::move(LogitsOf(Run(read, rows, region_.prefill), 1)[0]);
+  return std::move(LogitsOf(Run(read, rows, 1, region_.prefill), 1)[0]);
 }
 
 Tensor Model::See(const PreparedPicture& picture) const {
@@ -291,11 +291,7 @@ std::vector<std::vector<double>> Model::Encoded(const Rows& rows) {
 
 std::vector<std::vector<double>> Model::SumsOfStates(const Rows& rows) {
   if (encodes()) return Encoded(rows);
-  const auto call = [&](const Tensor& embedded) -> ffi::Any {
-    if (recurrent_) return states_(embedded, cache_, StatesOf(rows), params_);
-    return states_(embedded, cache_, params_);
-  };
-  const ffi::Any result = Run(call, rows, 1, region_.prefill);
+  const ffi::Any result = Run(states_, rows, 1, region_.prefill);
   return SumsOfRows(result.cast<ffi::Array<ffi::Any>>()[0].cast<Tensor>(), rows.lengths);
 }
 
@@ -311,13 +307,8 @@ std::vector<std::vector<float>> Model::PrefillAll(const Rows& rows) {
   for (const int64_t length : rows.lengths) {
     last.push_back((last.empty() ? -1 : last.back()) + static_cast<int32_t>(length));
   }
-  const auto call = [&](const Tensor& embedded) -> ffi::Any {
-    if (recurrent_) {
-      return batch_prefill_(embedded, TensorOf(last), cache_, StatesOf(rows), params_);
-    }
-    return batch_prefill_(embedded, TensorOf(last), cache_, params_);
-  };
-  return LogitsOf(Run(call, rows, 1, false), rows.sequences.size());
+  const ffi::Any result = Run(batch_prefill_, rows, 1, false, TensorOf(last));
+  return LogitsOf(result, rows.sequences.size());
 }
 
 std::vector<std::vector<float>> Model::Decode(const std::vector<int64_t>& sequences,
@@ -333,19 +324,11 @@ std::vector<std::vector<float>> Model::Step(const ffi::Function& call,
                                             bool marked) {
   const auto batch = std::ssize(sequences);
   const std::vector<int64_t> lengths(sequences.size(), std::ssize(tokens) / batch);
-  return LogitsOf(Run(call, {sequences, lengths, tokens}, marked), rows);
+  return LogitsOf(Run(call, {sequences, lengths, tokens}, batch, marked), rows);
 }
 
-ffi::Any Model::Run(const ffi::Function& call, const Rows& rows, bool marked) {
-  const auto read = [&](const Tensor& embedded) -> ffi::Any {
-    if (recurrent_) return call(embedded, cache_, StatesOf(rows), params_);
-    return call(embedded, cache_, params_);
-  };
-  return Run(read, rows, std::ssize(rows.sequences), marked);
-}
-
-ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Rows& rows,
-                    int64_t batch, bool marked) {
+ffi::Any Model::Run(const ffi::Function& call, const Rows& rows, int64_t batch, bool marked,
+                    const std::optional<Tensor>& last) {
   StartThreadPool();
   const Tensor ids = TensorOf(rows.tokens);
   const ffi::Shape names(rows.sequences);
@@ -361,7 +344,13 @@ ffi::Any Model::Run(const std::function<ffi::Any(const Tensor&)>& call, const Ro
     begin_forward_(cache_, names, lengths);
     {
       const RegionOfInterest alone(marked && !region_.whole_step);
-      result = call(embedded);
+      std::vector<ffi::Any> arguments = {embedded};
+      if (last) arguments.emplace_back(*last);
+      arguments.push_back(cache_);
+      if (recurrent_) arguments.emplace_back(StatesOf(rows));
+      arguments.emplace_back(params_);
+      const std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
+      call.CallPacked(views.data(), static_cast<int32_t>(views.size()), &result);
     }
     end_forward_(cache_);
   }

@@ -6,7 +6,6 @@
 #include <tvm/runtime/tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -147,14 +146,13 @@ class Model {
                                          const std::vector<int32_t>& tokens);
 
  private:
-  // Reads tokens of sequences, and returns the result of `call`, which gets their embeddings
-  // [batch, tokens / batch, hidden].
-  tvm::ffi::Any Run(const std::function<tvm::ffi::Any(const tvm::runtime::Tensor&)>& call,
-                    const Rows& rows, int64_t batch, bool marked);
+  // Reads tokens of sequences, and returns the result of `call`. It gets their embeddings
+  // [batch, tokens / batch, hidden], `last` if there is one, the cache, recurrent states if the model
+  // has some, and the parameters.
+  tvm::ffi::Any Run(const tvm::ffi::Function& call, const Rows& rows, int64_t batch, bool marked,
+                    const std::optional<tvm::runtime::Tensor>& last = std::nullopt);
   // The pooled states of whole texts, from an encoder.
   std::vector<std::vector<double>> Encoded(const Rows& rows);
-  // The same as Run, of a library's function which reads as many tokens of each sequence.
-  tvm::ffi::Any Run(const tvm::ffi::Function& call, const Rows& rows, bool marked);
   // Appends places for `tokens` tokens, whose keys and values are not computed.
   void Occupy(int64_t sequence, int64_t tokens);
   // Appends tokens with the keys and values of `rows` [layers, tokens, bytes], or with zeros.
