@@ -68,13 +68,13 @@ unsigned CoreOf(unsigned id) {
   return stream >> lowest ? lowest : id;
 }
 
-// What these CPUs compute with a library, in bits of vector registers; 0 if none can run it. The
-// matrix unit does not count: no CPU stays idle for it.
-int64_t Capacity(const std::vector<Cpu>& cpus, const VectorUnit& library, bool gated) {
-  const auto count = std::count_if(cpus.begin(), cpus.end(), [&](const Cpu& cpu) {
-    return cpu.gated == gated && Runs(cpu, library);
-  });
-  return count * library.bits;
+// The CPUs that can run code that needs this unit: gated ones or the others, whichever are more.
+std::vector<Cpu> Fitting(const std::vector<Cpu>& cpus, const VectorUnit& needed) {
+  std::vector<Cpu> open, gated;
+  for (const Cpu& cpu : cpus) {
+    if (Runs(cpu, needed)) (cpu.gated ? gated : open).push_back(cpu);
+  }
+  return gated.size() > open.size() ? gated : open;
 }
 
 std::string Written(const VectorUnit& unit) {
@@ -110,8 +110,8 @@ size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& 
   size_t best = 0;
   int64_t most = 0;
   for (size_t i = 0; i < libraries.size(); ++i) {
-    const int64_t bits =
-        std::max(Capacity(cpus, libraries[i], false), Capacity(cpus, libraries[i], true));
+    // The matrix unit does not count: no CPU stays idle for it.
+    const int64_t bits = std::ssize(Fitting(cpus, libraries[i])) * libraries[i].bits;
     const auto rank = [&](size_t of) { return std::pair(libraries[of].bits, libraries[of].ime); };
     if (bits > most || (bits == most && bits > 0 && rank(i) > rank(best))) {
       best = i;
@@ -122,14 +122,7 @@ size_t BestLibrary(const std::vector<Cpu>& cpus, const std::vector<VectorUnit>& 
 }
 
 std::vector<Cpu> CpusThatRun(const std::vector<Cpu>& cpus, const VectorUnit& needed) {
-  std::vector<Cpu> fit;
-  const auto runs = [&](bool gated) {
-    return std::count_if(cpus.begin(), cpus.end(),
-                         [&](const Cpu& cpu) { return cpu.gated == gated && Runs(cpu, needed); });
-  };
-  const bool gated = runs(true) > runs(false);
-  std::copy_if(cpus.begin(), cpus.end(), std::back_inserter(fit),
-               [&](const Cpu& cpu) { return cpu.gated == gated && Runs(cpu, needed); });
+  std::vector<Cpu> fit = Fitting(cpus, needed);
   if (!fit.empty()) return fit;
   VectorUnit have;
   for (const Cpu& cpu : cpus) have.bits = std::max(have.bits, cpu.unit.bits);
