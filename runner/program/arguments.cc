@@ -83,19 +83,22 @@ int64_t ParseInteger(const std::string& option, const std::string& text, int64_t
   return value;
 }
 
+std::vector<int64_t> ParseIntegers(const std::string& option, const std::string& text, int64_t low,
+                                   int64_t high) {
+  std::vector<int64_t> numbers;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t comma = std::min(text.find(',', start), text.size());
+    numbers.push_back(ParseInteger(option, text.substr(start, comma - start), low, high));
+    start = comma + 1;
+  }
+  return numbers;
+}
+
 namespace {
 
 std::vector<int32_t> ParseIds(const std::string& option, const std::string& text) {
-  std::vector<int32_t> ids;
-  size_t start = 0;
-  while (start <= text.size()) {
-    const size_t comma = std::min(text.find(',', start), text.size());
-    const std::string piece = text.substr(start, comma - start);
-    ids.push_back(
-        static_cast<int32_t>(ParseInteger(option, piece, 0, std::numeric_limits<int32_t>::max())));
-    start = comma + 1;
-  }
-  return ids;
+  const auto ids = ParseIntegers(option, text, 0, std::numeric_limits<int32_t>::max());
+  return {ids.begin(), ids.end()};
 }
 
 void ParseRegion(const std::string& text, Region* region) {
@@ -314,6 +317,7 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
       {arguments.raw, "--raw"},
       {arguments.chat, "--chat"},
       {region.depth > 0, "--roi-depth"},
+      {!bench && arguments.json, "--json"},
       {bench && !arguments.tokenizer.empty(), "--tokenizer"},
       {bench && !arguments.sampling.empty(), "a sampling option (such as --temperature)"},
       {bench && !(region.prefill && region.decode), "--roi"},

@@ -59,5 +59,8 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
 
 // Parses a whole number. Throws InputError that names the option.
 int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low, int64_t high);
+// The same of whole numbers with commas between them.
+std::vector<int64_t> ParseIntegers(const std::string& option, const std::string& text, int64_t low,
+                                   int64_t high);
 
 }  // namespace rvv_runner

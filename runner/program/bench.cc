@@ -76,16 +76,6 @@ struct Row {
   }
 };
 
-std::vector<int64_t> ParseList(const std::string& option, const std::string& text) {
-  std::vector<int64_t> numbers;
-  for (size_t start = 0; start <= text.size();) {
-    const size_t comma = std::min(text.find(',', start), text.size());
-    numbers.push_back(ParseInteger(option, text.substr(start, comma - start), 1, kMostThreads));
-    start = comma + 1;
-  }
-  return numbers;
-}
-
 BenchArguments Parse(const std::vector<std::string>& words) {
   BenchArguments a;
   const auto number = [](const char* name, int64_t low, int64_t high, auto* target) {
@@ -96,7 +86,8 @@ BenchArguments Parse(const std::vector<std::string>& words) {
       {"--new-tokens", number("--new-tokens", 0, kMostTokens, &a.answer)},
       {"--repeat", number("--repeat", 1, 1000, &a.repeat)},
       {"--board", [&a](const std::string& v) { a.board = v; }},
-      {"--threads", [&a](const std::string& v) { a.threads = ParseList("--threads", v); }}};
+      {"--threads",
+       [&a](const std::string& v) { a.threads = ParseIntegers("--threads", v, 1, kMostThreads); }}};
   for (size_t i = 0; i < words.size(); ++i) {
     const auto option = options.find(words[i]);
     if (option == options.end()) {

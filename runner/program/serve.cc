@@ -358,8 +358,6 @@ int Serve(const std::vector<std::string>& words) {
   ServeArguments own = Parse(words);
   const Arguments arguments = ParseModelArguments(own.rest);
   RefuseAnswerOptions(arguments, "serve");
-  if (arguments.json)
-    throw InputError("--json is not an option of serve; runner serve --help lists the options");
   if (!own.models.empty()) return ServeModels(std::move(own));
   if (arguments.tokenizer.empty()) throw InputError("--tokenizer is missing: tokenizer.bin");
   own.server.keys = ReadKeys(own);
