@@ -3,7 +3,6 @@
 
 #include <array>
 #include <ctime>
-#include <numeric>
 
 #include "input/errors.h"
 
@@ -15,10 +14,6 @@ using nlohmann::json;
 constexpr int kDeepest = 1 << 20;  // no request bounds what a model writes
 
 int64_t Nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
-
-int64_t Nanoseconds(const std::vector<double>& seconds) {
-  return Nanoseconds(std::accumulate(seconds.begin(), seconds.end(), 0.0));
-}
 
 }  // namespace
 
@@ -126,9 +121,9 @@ AnswerWriter::Events OllamaWriter::End(size_t, const Ended& ended) {
       {"total_duration", Nanoseconds(taken.count())},
       {"load_duration", 0},
       {"prompt_eval_count", ended.prompt_tokens},
-      {"prompt_eval_duration", Nanoseconds(ended.prefill_seconds)},
+      {"prompt_eval_duration", Nanoseconds(SumOf(ended.prefill_seconds))},
       {"eval_count", ended.answer_tokens},
-      {"eval_duration", Nanoseconds(ended.decode_seconds)}};
+      {"eval_duration", Nanoseconds(SumOf(ended.decode_seconds))}};
   json last = Line("", "", {}, true);
   last.update(counts);
   events.push_back(std::move(last));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ struct Ended {
   std::vector<double> prefill_seconds;  // of each prefill call
   std::vector<double> decode_seconds;   // of each decode call of this answer
 };
+
+inline double SumOf(const std::vector<double>& seconds) {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
 
 // The error for a request without `embeds` to an encoder.
 inline constexpr char kOnlyVectors[] =

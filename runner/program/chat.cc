@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <numeric>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -45,15 +44,6 @@ constexpr char kHelp[] =
 constexpr size_t kLongestMessage = size_t{16} << 20;
 // Tokens that a sliding context keeps free for an answer.
 constexpr int64_t kAnswerRoom = 256;
-
-const char* NameOf(Message::Role role) {
-  if (role == Message::Role::kSystem) return "system";
-  return role == Message::Role::kUser ? "user" : "assistant";
-}
-
-double Sum(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
 
 // Writes a regular file whole or not at all, so that a full disk does not destroy an older file.
 void WriteFile(const std::string& path, const std::string& text) {
@@ -231,14 +221,7 @@ class Conversation {
   }
 
   void Save(const std::string& path) const {
-    std::ostringstream text;
-    text << "[";
-    for (size_t i = 0; i < messages_.size(); ++i) {
-      text << (i ? ",\n " : "") << "{\"role\": \"" << NameOf(messages_[i].role)
-           << "\", \"content\": " << Written(messages_[i].content) << "}";
-    }
-    text << "]\n";
-    WriteFile(path, text.str());
+    WriteFile(path, WrittenInOrder(ChatInputOf(messages_).messages, 1) + "\n");
     std::cerr << "saved " << messages_.size() << " messages to " << path << "\n";
   }
 
@@ -249,7 +232,7 @@ class Conversation {
       text << std::fixed << std::setprecision(2) << (seconds > 0 ? tokens / seconds : 0.0);
       return text.str() + " tokens/s";
     };
-    const double read = Sum(last_.prefill_seconds), said = Sum(last_.decode_seconds);
+    const double read = SumOf(last_.prefill_seconds), said = SumOf(last_.decode_seconds);
     const auto fresh = static_cast<double>(last_.prompt_tokens - last_.cached_tokens);
     std::cerr << "last answer: " << last_.prompt_tokens << " tokens read, " << last_.cached_tokens
               << " of them from the cache (" << speed(fresh, read) << "), " << last_.answer_tokens

@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <iomanip>
-#include <numeric>
 #include <sstream>
 
 #include "input/errors.h"
@@ -28,10 +27,6 @@ std::string Listed(const std::vector<std::vector<T>>& lists) {
   std::vector<std::string> all;
   for (const auto& one : lists) all.push_back("[" + Joined(one, ",") + "]");
   return "[" + Joined(all, ",") + "]";
-}
-
-double Sum(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
 }  // namespace
@@ -65,8 +60,8 @@ void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>
   if (!arguments.json) {
     out << "tokens: " << Joined(tokens, " ") << "\n"
         << std::fixed << std::setprecision(3) << "prefill: " << arguments.tokens.size()
-        << " tokens in " << Sum(ended.prefill_seconds) << " s\n"
-        << "decode: " << ended.decode_seconds.size() << " tokens in " << Sum(ended.decode_seconds)
+        << " tokens in " << SumOf(ended.prefill_seconds) << " s\n"
+        << "decode: " << ended.decode_seconds.size() << " tokens in " << SumOf(ended.decode_seconds)
         << " s\n";
     return;
   }
