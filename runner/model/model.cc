@@ -29,10 +29,8 @@ void Show(const Shown& shown, const Tensor& embedded) {
     throw RunError("the states of a picture are not like embeddings of tokens");
   }
   const int64_t bytes = hidden * states->dtype.bits / 8;
-  const auto at = [&](const Tensor& tensor, int64_t row) {
-    return static_cast<char*>(tensor->data) + tensor->byte_offset + row * bytes;
-  };
-  std::memcpy(at(embedded, shown.row), at(states, shown.first),
+  std::memcpy(FirstOf<char>(embedded) + shown.row * bytes,
+              FirstOf<char>(states) + shown.first * bytes,
               static_cast<size_t>(shown.count * bytes));
 }
 

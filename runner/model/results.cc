@@ -51,13 +51,11 @@ std::vector<std::vector<float>> LogitsOf(const ffi::Any& result, size_t count) {
     throw RunError("the library's logits are not float32");
   }
   const int64_t width = logits->shape[logits->ndim - 1];
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < logits->ndim; ++i) rows *= logits->shape[i];
-  if (rows != static_cast<int64_t>(count)) {
+  const auto rows = static_cast<int64_t>(count);
+  if (logits.numel() != rows * width) {
     throw RunError("the library's logits do not have one row for each sequence");
   }
-  const auto* first =
-      reinterpret_cast<const float*>(static_cast<const char*>(logits->data) + logits->byte_offset);
+  const auto* first = FirstOf<const float>(logits);
   std::vector<std::vector<float>> all;
   for (int64_t i = 0; i < rows; ++i, first += width) {
     const auto& row = all.emplace_back(first, first + width);
@@ -73,13 +71,13 @@ std::vector<float> FloatsOf(const Tensor& tensor, const char* what) {
   if (tensor->dtype.code != kDLFloat || (!halves && tensor->dtype.bits != 32)) {
     throw RunError(std::string(what) + " are neither float32 nor float16");
   }
-  int64_t count = 1;
-  for (int i = 0; i < tensor->ndim; ++i) count *= tensor->shape[i];
-  const void* first = static_cast<const char*>(tensor->data) + tensor->byte_offset;
-  if (!halves) return {static_cast<const float*>(first), static_cast<const float*>(first) + count};
-  std::vector<float> values;
-  for (int64_t i = 0; i < count; ++i) {
-    values.push_back(FromHalf(static_cast<const uint16_t*>(first)[i]));
+  const int64_t count = tensor.numel();
+  std::vector<float> values(static_cast<size_t>(count));
+  if (halves) {
+    std::transform(FirstOf<const uint16_t>(tensor), FirstOf<const uint16_t>(tensor) + count,
+                   values.begin(), FromHalf);
+  } else {
+    std::copy_n(FirstOf<const float>(tensor), count, values.begin());
   }
   return values;
 }

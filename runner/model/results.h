@@ -19,6 +19,12 @@ tvm::runtime::Tensor TensorOf(const std::vector<int32_t>& numbers);
 // other shapes.
 tvm::runtime::Tensor Batched(const tvm::runtime::Tensor& embedded, int64_t batch, int64_t count);
 
+// The first element of a tensor.
+template <typename T>
+T* FirstOf(const tvm::runtime::Tensor& tensor) {
+  return reinterpret_cast<T*>(static_cast<char*>(tensor->data) + tensor->byte_offset);
+}
+
 // The rows of logits, one for each of `count` sequences. Throws RunError if they are not float32, or
 // not finite.
 std::vector<std::vector<float>> LogitsOf(const tvm::ffi::Any& result, size_t count);

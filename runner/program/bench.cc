@@ -231,9 +231,7 @@ int64_t BytesOf(const Weights& weights) {
   int64_t bytes = 0;
   for (const auto& param : weights.params) {
     const auto tensor = param.cast<tvm::runtime::Tensor>();
-    int64_t count = 1;
-    for (int axis = 0; axis < tensor->ndim; ++axis) count *= tensor->shape[axis];
-    bytes += count * tensor->dtype.bits / 8;
+    bytes += tensor.numel() * tensor->dtype.bits / 8;
   }
   return bytes;
 }

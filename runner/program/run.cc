@@ -19,6 +19,7 @@
 #include "input/read_file.h"
 #include "model/library.h"
 #include "model/params.h"
+#include "model/results.h"
 #include "model/roi.h"
 #include "model/thread_pool.h"
 #include "program/arguments.h"
@@ -191,11 +192,8 @@ std::vector<Feed> ParseFeeds(const std::string& text, const std::vector<std::str
 // The index of the largest value in the last row of float32 logits; the first of equal ones.
 int64_t LargestOfLastRow(const Tensor& logits) {
   const int64_t width = logits->ndim > 0 ? logits->shape[logits->ndim - 1] : 0;
-  int64_t count = 1;
-  for (int axis = 0; axis < logits->ndim; ++axis) count *= logits->shape[axis];
-  if (count == 0) throw RunError("--feed: the model's logits are empty");
-  const char* data = static_cast<const char*>(logits->data) + logits->byte_offset;
-  const float* last = reinterpret_cast<const float*>(data) + count - width;
+  if (logits.numel() == 0) throw RunError("--feed: the model's logits are empty");
+  const float* last = FirstOf<const float>(logits) + logits.numel() - width;
   return std::max_element(last, last + width) - last;
 }
 
@@ -228,13 +226,10 @@ void WriteOutputs(const Named& outputs, const std::string& path) {
   std::vector<std::pair<std::string, TensorBytes>> named;
   for (const auto& [name, tensor] : outputs) {
     const DLDataType dtype = tensor->dtype;
-    std::vector<int64_t> shape(tensor->shape, tensor->shape + tensor->ndim);
-    int64_t bytes = (dtype.bits + 7) / 8;
-    for (const int64_t size : shape) bytes *= size;
-    const char* data = static_cast<const char*>(tensor->data) + tensor->byte_offset;
+    const auto bytes = static_cast<size_t>(tensor.numel() * ((dtype.bits + 7) / 8));
     named.emplace_back(name, TensorBytes{ffi::DLDataTypeToString(dtype),
-                                         std::move(shape),
-                                         {data, static_cast<size_t>(bytes)}});
+                                         {tensor->shape, tensor->shape + tensor->ndim},
+                                         {FirstOf<const char>(tensor), bytes}});
   }
   const std::string text = MakeSafetensors(named);
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);
