@@ -44,8 +44,27 @@ def word_rules() -> tuple[WordRule, ...]:
     """Read every rule of the table."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     return tuple(
-        WordRule(name, **{**rule, "gguf": tuple(rule["gguf"])}) for name, rule in table.items()
+        WordRule(
+            name,
+            rule["number"],
+            tuple(rule["gguf"]),
+            rule.get("pre_tokenizer") or _cutting(rule["cuts"]),
+        )
+        for name, rule in table.items()
     )
+
+
+def _cutting(cuts: list[str]) -> dict[str, Any]:
+    """Return the pre-tokenizer that cuts by expressions in turn, then takes bytes as characters."""
+    steps: list[dict[str, Any]] = [
+        {"type": "Digits", "individual_digits": True}
+        if cut == "digits"
+        else {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False}
+        for cut in cuts
+        if cut != "gpt2"
+    ]
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "use_regex": "gpt2" in cuts})
+    return steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
 
 
 def rule_of(pre_tokenizer: Any) -> WordRule | None:
