@@ -96,11 +96,12 @@ def test_special_tokens_of_phi3_take_the_blanks_behind_them() -> None:
     found = {}
     for kind in ("phi3", "llama"):
         ours = build_tokenizer({**fields, "general.architecture": kind})
-        found[kind] = [ours.id_to_token(index) for index in ours.encode(text).ids]
+        # Training merges letters of equal frequency in any order.
+        found[kind] = "".join(ours.id_to_token(index) for index in ours.encode(text).ids)
     blank = "\u2581"
-    begun = ["<s>", blank, blank, "a", "<|user|>"]
-    assert found["phi3"] == [*begun, blank, "a", "</s>", "<|user|>", "<s>"]
-    assert found["llama"][:7] == [*begun, blank, "\n"]
+    begun = f"<s>{blank}{blank}a<|user|>{blank}"
+    assert found["phi3"] == f"{begun}a</s><|user|><s>"
+    assert found["llama"].startswith(f"{begun}\n")
 
 
 ENDS = {"<|im_end|>": 3, "<end_of_turn>": 4, "<|endoftext|>": 1, "<|tool|>": 3}
