@@ -20,6 +20,7 @@ bool Within(const CodeRange (&ranges)[N], uint32_t code) {
 bool IsLetter(uint32_t code) { return Within(kLetters, code); }
 bool IsCapital(uint32_t code) { return Within(kCapitals, code); }
 bool IsSmall(uint32_t code) { return Within(kSmalls, code); }
+bool IsCased(uint32_t code) { return Within(kCased, code); }
 bool IsMark(uint32_t code) { return Within(kMarks, code); }
 bool IsNumber(uint32_t code) { return Within(kNumbers, code); }
 bool IsDigit(uint32_t code) { return Within(kDigits, code); }

@@ -11,6 +11,7 @@ namespace rvv_runner {
 bool IsLetter(uint32_t code);       // general category L
 bool IsCapital(uint32_t code);      // Lu and Lt
 bool IsSmall(uint32_t code);        // Ll
+bool IsCased(uint32_t code);        // letters with case, as DeepSeek's rule of words lists them
 bool IsMark(uint32_t code);         // M
 bool IsNumber(uint32_t code);       // general category N
 bool IsDigit(uint32_t code);        // N too, as the step that puts digits apart knows it

@@ -228,7 +228,14 @@ def unicode_tables(cache: Path) -> Path:
 
     versions = (metadata.version(name) for name in ("tokenizers", "wcwidth"))
     generator = Path(__file__).parents[1] / "tokenizer"
-    sources = (generator / f"{name}.py" for name in ("unicode_tables", "nfc_tables", "code_points"))
+    names = (
+        "unicode_tables.py",
+        "nfc_tables.py",
+        "code_points.py",
+        "word_rules.py",
+        "word_rules.toml",
+    )
+    sources = (generator / name for name in names)
     return cached_build(cache, "unicode-tables", digest(*versions, *sources), make)
 
 

@@ -21,17 +21,20 @@ from wcwidth.table_zero import ZERO_WIDTH
 
 from crosslab.tokenizer import code_points, nfc_tables
 from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
+from crosslab.tokenizer.word_rules import word_rules
 
 TABLES_FILE = "unicode_tables.h"
 _AT_ONCE = 4096
 _PER_LINE = 4
 
+_CASED = next(rule for rule in word_rules() if rule.name == "deepseekllm").pre_tokenizer
 
 # Code points of a class match an expression of one character.
 _EXPRESSIONS = {
     "kLetters": r"\p{L}",
     "kCapitals": r"[\p{Lu}\p{Lt}]",
     "kSmalls": r"\p{Ll}",
+    "kCased": _CASED["pretokenizers"][1]["pattern"]["Regex"].removeprefix(r"\s?").removesuffix("+"),
     "kMarks": r"\p{M}",
     "kPunctuation": r"\p{P}",
     "kSymbols": r"\p{S}",
