@@ -104,11 +104,8 @@ def _store_scores(S_tile, first, queries, keys, rows: list, sums, zero) -> None:
     factor = "int32" if dtype == "uint32" else dtype
 
     def add(at: Any, *, begin: bool) -> None:
-        # All loads before the products, which wait for them. ConvertByBits takes halves from loads alone.
-        loads = [_elements(keys, row, at, lanes) for row in rows]
-        if keys.dtype != "float16":
-            loads = [T.Bind(load) for load in loads]
-        wide = [T.Bind(_widened(x, lanes, factor, zero)) for x in loads]
+        # All loads before the products, which wait for them.
+        wide = [T.Bind(_widened(_elements(keys, row, at, lanes), lanes, factor, zero)) for row in rows]
         for i, (g, j) in enumerate(scores):
             query = T.cast(_elements(queries, (g,), at, lanes), f"{factor}x{lanes}")
             product = T.cast(query * wide[j], f"{dtype}x{lanes}")
