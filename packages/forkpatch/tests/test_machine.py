@@ -187,11 +187,6 @@ def test_cache_removed_while_it_is_used(lab: ForkLab) -> None:
         lab.ok("apply", "--mirror", mirror)
 
 
-def test_unwritable_json_is_the_users_mistake(lab: ForkLab, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    refuses(lab, [str(tmp_path / "file")], "status", "--json", str(tmp_path / "file" / "x.json"))
-
-
 @pytest.mark.parametrize("value", ["/nowhere", ""])
 def test_variables_of_git_play_no_part(
     lab: ForkLab, monkeypatch: pytest.MonkeyPatch, value: str
