@@ -6,6 +6,7 @@ The functions have the operators' signatures.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torchroad.conversion.converters import KEPT
 aten = torch.ops.aten
 
 
+@cache
 def decompositions() -> Any:
     """Return the table of decompositions for ``ExportedProgram.run_decompositions``."""
     table = torch.export.default_decompositions()
