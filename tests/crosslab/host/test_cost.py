@@ -32,7 +32,8 @@ def test_memory_is_that_of_all_programs_without_mapped_files(tmp_path: Path) -> 
     words = [sys.executable, "-c", PROGRAM, str(60 * MIB), str(file), PROGRAM]
     done, cost = cost_of(lambda: subprocess.run(words, check=True))
     assert done.returncode == 0
-    assert 120 * MIB < cost.memory < 250 * MIB
+    # With the file it would be 376 MiB, with the caller 420; a loaded machine adds to the 120.
+    assert 120 * MIB < cost.memory < 350 * MIB
     assert cost.cpu > 0
     assert len(held) == 300 * MIB
 
