@@ -35,12 +35,13 @@ class Cost(NamedTuple):
 
 def cost_of(call: Callable[[], T]) -> tuple[T, Cost]:
     """Run a function; return its result, and the cost of the programs that it starts."""
-    largest, ended = 0, threading.Event()
+    largest, ended, earlier = 0, threading.Event(), set(_children(os.getpid()))
 
     def watch() -> None:
         nonlocal largest
         while not ended.wait(INTERVAL):
-            largest = max(largest, sum(map(anonymous_bytes, _children(os.getpid()))))
+            started = set(_children(os.getpid())) - earlier
+            largest = max(largest, sum(map(anonymous_bytes, started)))
 
     before, watcher = _cpu(), threading.Thread(target=watch)
     watcher.start()
