@@ -116,13 +116,10 @@ class Family:
             """Return settings with this number of layers, also in lists of the layers' kinds."""
             numbers = {name: count for name in LAYERS if name in table}
             lists = {k: v for k, v in table.items() if isinstance(v, list) and len(v) == own}
-            parts = {k: fitted(v) for k, v in table.items() if k == "text_config"}
-            return {
-                **table,
-                **numbers,
-                **parts,
-                **{k: (v * count)[:count] for k, v in lists.items()},
-            }
+            result = {**table, **numbers, **{k: (v * count)[:count] for k, v in lists.items()}}
+            if text := table.get("text_config"):
+                result["text_config"] = fitted(text)
+            return result
 
         own, settings = self.layers, {**self.settings, **self.real.get("as", {})}
         return replace(large, config=fitted(large.config), settings=fitted(settings))
