@@ -277,9 +277,8 @@ def _lowered(name: str, of_libm: str) -> Callable[[Any], Any]:
         dtype = str(call.ty.dtype)
         if dtype not in ("float32", HALF):
             return own(call)
-        value = tirx.Cast("float32", call.args[0]) if dtype == HALF else call.args[0]
-        result = tirx.call_pure_extern("float32", of_libm, value)
-        return tirx.Cast(HALF, result) if dtype == HALF else result
+        value = call.args[0].astype("float32")
+        return tirx.call_pure_extern("float32", of_libm, value).astype(dtype)
 
     return lower
 
