@@ -8,6 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from crosslab.assemble.recipe_options import recipe_options
+from groundwork.command_line import output_folder
+
+#: Fields of ``add_argument`` for ``--database`` of the verbs that tune.
+DATABASE: Mapping[str, Any] = {
+    "type": output_folder,
+    "help": "folder of databases, one for each core (PROJECT/out/tuned)",
+}
 
 
 def trees(*more: str, **changes: Mapping[str, Any]) -> argparse.ArgumentParser:

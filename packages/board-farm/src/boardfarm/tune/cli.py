@@ -18,7 +18,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from boardfarm.options import trees
+from boardfarm.options import DATABASE, trees
 from boardfarm.processes import FarmState, JoinedBoard, joined_boards, state_file
 from boardfarm.tune.database import claim
 from boardfarm.tune.search import NotTunableError, Tuned, tune_function
@@ -35,7 +35,7 @@ from crosslab.job.job_options import MODEL, MODEL_FORMAT, parse_job
 from crosslab.job.model_check import check_model
 from crosslab.models.sources.model_folder import import_model
 from crosslab.zoo.job import Spec, library_recipe
-from groundwork.command_line import Parser, output_file, output_folder
+from groundwork.command_line import Parser, output_file
 from groundwork.files import atomic_write_json
 
 ZOO = "zoo:"
@@ -60,8 +60,7 @@ def parser() -> Parser:
     add("--model", help=f"{about}, or {ZOO}FAMILY")
     add("--trials", type=int, default=32, help="candidates to measure for each function (32)")
     add("--seconds", type=float, default=60.0, help="time limit of a candidate on a board (60)")
-    text = "folder of databases, one for each core (PROJECT/out/tuned)"
-    add("--database", type=output_folder, help=text)
+    add("--database", **DATABASE)
     add("--json", type=output_file, dest="report", help="report (PROJECT/out/tune.json)")
     return options
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from boardfarm.options import trees
+from boardfarm.options import DATABASE, trees
 from crosslab.assemble.kernel_list import Parameter, core_values, read_parameters, with_values
 from crosslab.assemble.kernel_values import KernelValues, Timed, find_values, sources, told
 from crosslab.bench.kernel_bench import Case, build
@@ -31,7 +31,7 @@ from crosslab.models.config import LlamaConfig, read_config
 from crosslab.models.formats import weight_formats
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine, run_guest
-from groundwork.command_line import Parser, output_folder
+from groundwork.command_line import Parser
 
 MODELS = {
     "S": MODEL_S,
@@ -214,8 +214,7 @@ def parser() -> Parser:
         help=f"of a call ({' '.join(map(str, ROWS))})",
     )
     add("--kernel", nargs="+", metavar="NAME", help="only these routines (all with parameters)")
-    text = "folder of databases, one for each core (PROJECT/out/tuned)"
-    add("--database", type=output_folder, help=text)
+    add("--database", **DATABASE)
     return options
 
 
