@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,3 +196,8 @@ def random_weights(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         elif "embed_tokens" not in name:
             values /= np.float32(shape[1] ** 0.5)
         yield name, values.astype(ml_dtypes.bfloat16)
+
+
+if __name__ == "__main__":  # python -m support.models.model_folder FOLDER
+    with tempfile.TemporaryDirectory() as trained:
+        write_folder(Path(sys.argv[1]), "llama", write_tokenizer(Path(trained)))

@@ -670,3 +670,22 @@ def sparse_input() -> Made:
 
 def complex_input() -> Made:
     return Computed(lambda x: x.real + 1), (torch.randn(3, dtype=torch.complex64),)
+
+
+class MaskBesideIndex(nn.Module):
+    """Writes where a mask of columns is true, in some rows."""
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        written = x.clone()
+        written[rows, x[0] > 0] = 2.0
+        return written
+
+
+def values_at_a_mask() -> Made:
+    x = torch.arange(6.0) - 2
+    return Computed(lambda x, v: torch.index_put(x, (x > 0,), v)), (x, torch.ones(3))
+
+
+def mask_beside_index() -> Made:
+    x = torch.arange(12.0).reshape(3, 4) - 5
+    return MaskBesideIndex(), (x, torch.tensor([[0], [2]]))

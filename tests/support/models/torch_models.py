@@ -178,22 +178,6 @@ class Spectrum(nn.Module):
         return self.filter(x)
 
 
-class Copied(nn.Module):
-    """A model with an operator whose converter refuses its arguments."""
-
-    def forward(self, x: Tensor, values: Tensor) -> Tensor:
-        return torch.index_put(x, (x > 0,), values)
-
-
-class MaskBesideIndex(nn.Module):
-    """Writes where a mask of columns is true, in some rows."""
-
-    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
-        written = x.clone()
-        written[rows, x[0] > 0] = 2.0
-        return written
-
-
 class ScaledSum(nn.Module):
     """A product by a matrix that is not transposed, added with factors."""
 
@@ -305,18 +289,6 @@ def scaled_sum() -> tuple[nn.Module, tuple[Tensor, ...]]:
 def spectrum() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A model that cannot be imported."""
     return Spectrum(), (torch.randn(2, 16),)
-
-
-def copied() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Another model that cannot be imported."""
-    x = torch.arange(6.0) - 2
-    return Copied(), (x, torch.ones(3))
-
-
-def mask_beside_index() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A model whose mask stands beside integer indices."""
-    x = torch.arange(12.0).reshape(3, 4) - 5
-    return MaskBesideIndex(), (x, torch.tensor([[0], [2]]))
 
 
 def nothing() -> int:

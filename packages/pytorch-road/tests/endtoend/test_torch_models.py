@@ -176,8 +176,6 @@ def test_smollm2_of_transformers_gives_the_tokens_of_the_main_job(
     ("factory", "dynamic", "message"),
     [
         ("spectrum", [], r"aten._fft_r2c.default in module filter.1, .*torch_models.py:\d+"),
-        ("copied", [], r"aten.index_put.default in the model itself, .*torch_models.py:\d+ cannot"),
-        ("mask_beside_index", [], r"index_put.*: it has a mask beside other indices"),
         pytest.param("nothing", [], "returns int", marks=pytest.mark.long),
         pytest.param("vision", ["n=2:64"], "--dynamic n: the sizes", marks=pytest.mark.long),
         pytest.param("missing", [], "has no function missing", marks=pytest.mark.long),

@@ -225,6 +225,8 @@ def test_modules_in_training_mode_are_named() -> None:
         ("powers_of_integers", {}, "cannot compile the operator power of the model: "),
         ("memory_of_a_view", {}, "as_strided.*reads the memory of a view"),
         ("complex_input", {}, "has the dtype torch.complex64: it computes complex numbers"),
+        ("values_at_a_mask", {}, r"aten.index_put.default in the model itself, .*.py:\d+ cannot"),
+        ("mask_beside_index", {}, r"index_put.*: it has a mask beside other indices"),
         ("packed_sequence", {}, "cannot export pack_padded_sequence"),
     ],
 )
