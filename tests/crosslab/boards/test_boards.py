@@ -18,9 +18,11 @@ from crosslab.boards.kernels import cycles_of, kernel_cycles
 from crosslab.boards.matrices import (
     Matrix,
     Phase,
+    cache_lines,
     dot_products,
     matrices,
     miss_rate,
+    phase_work,
     product,
     programs,
     seconds,
@@ -60,14 +62,15 @@ def test_every_published_speed_is_predicted_within_the_bars() -> None:
     rows = judged()
     assert len(rows) == len(read_rows()) >= 70
     for bars, chosen in (
-        ((0.06, 0.30), [one for one in rows if not one.row.assumed]),
-        ((0.14, 0.36), [one for one in rows if one.row.assumed]),
+        ((0.06, 0.26), [one for one in rows if not one.row.assumed]),
+        ((0.14, 0.34), [one for one in rows if one.row.assumed]),
     ):
         errors = [abs(one.error) for one in chosen]
         assert statistics.median(errors) <= bars[0]
         assert max(errors) <= bars[1]
     left = [abs(one.left_out) for one in rows if not math.isnan(one.left_out)]
-    assert statistics.median(left) <= 0.12
+    assert statistics.median(left) <= 0.125
+    assert max(left) <= 0.34
     # docs/boards.md has this table: uv run crosslab board-check --docs docs/boards.md
     assert f"\n{markdown_of(read_boards(), rows)}\n" in PAGE.read_text(encoding="utf-8")
 
@@ -124,6 +127,37 @@ def test_a_token_reads_each_weight_once_and_a_prompt_walks_as_its_program() -> N
     assert dot_products().batch == 16
     unit = product(LAYOUT, programs()["ime1"], matrix, 1, threads=4)
     assert (unit.unit, unit.unit_adds) == ("ime1", adds / 4 * 4)
+
+
+def test_attention_without_flash_takes_all_columns_of_the_cache() -> None:
+    config, kernels = shapes()["qwen2.5-0.5b"], kernel_cycles("spacemit-x60")
+    weights = matrices(config, "Q4_0")
+
+    def attention(name: str, phase: Phase) -> Work:
+        return [*phase_work(LAYOUT, programs()[name], config, weights, phase, 1)][-2]
+
+    # The cache is padded: tokens of a shorter prompt are multiplied with as many columns.
+    short, long = (attention("rvv-dot", Phase(n)).cycles / n for n in (64, 256))
+    assert short == pytest.approx(long)
+    scores = config.layers * config.heads * 256
+    a_row = 64 * kernels["dot f16 64"] + kernels["softmax"]
+    assert long > scores * (a_row + 64 * kernels["dot f16"])
+    assert attention("rvv-sgemm", Phase(256)).cycles < long * 256
+    assert attention("rvv-sgemm", Phase(1, 100)) == attention("rvv-dot", Phase(1, 100))
+    # The second half of two batches sees the columns of both.
+    both = attention("rvv-dot", Phase(1024)).cycles / 1024
+    assert both > 1.4 * attention("rvv-dot", Phase(512)).cycles / 512
+    # All scores of 512 tokens are larger than L2, those of one token are not.
+    token = attention("rvv-dot", Phase(1, 511))
+    read = cache_lines(LAYOUT, config, Phase(512), 2, 1)
+    assert attention("rvv-dot", Phase(512)).cache_lines - read == pytest.approx(
+        512 * token.l2_lines
+    )
+    # Flash attention takes what the mask shows.
+    flash = attention("rvv-flash", Phase(64)).cycles
+    assert flash == pytest.approx(
+        kernels["attention_tile"] * config.layers * config.heads * 64 * 2 * 64 * 65 / 2
+    )
 
 
 def test_a_format_gives_each_matrix_the_type_of_its_file() -> None:
@@ -208,7 +242,7 @@ def test_a_malformed_board_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_row_of_an_unknown_program_is_refused(tmp_path: Path) -> None:
     header, first, *_ = (CORES / "boards" / "published.csv").read_text().splitlines()
-    (tmp_path / "p.csv").write_text(f"{header}\n{first.replace('rvv-repack', 'rvv-x')}\n")
+    (tmp_path / "p.csv").write_text(f"{header}\n{first.replace('rvv-repack-flash', 'rvv-x')}\n")
     with pytest.raises(UserError, match=r"p\.csv, line 2: k1, rvv-x"):
         read_rows(tmp_path / "p.csv")
     for old, new, wrong in (
@@ -288,7 +322,7 @@ def test_published_speeds_decide_for_the_pipeline(
     rows = [row for row in read_rows() if row.board == "k1"]
     board = BOARDS["k1"]
     other = fit(replace(board, layout=replace(board.layout, measure=measure)), rows)
-    assert loss(other, rows) > 1.4 * loss(board, rows)
+    assert loss(other, rows) > 1.35 * loss(board, rows)
     assert main(["--board", "sg2044", "--measure", measure]) == 0
     assert "sg2044: fitted to 2 rows" in capsys.readouterr().out
     with pytest.raises(UserError, match="leave out --board and --measure"):

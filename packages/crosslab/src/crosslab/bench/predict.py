@@ -31,7 +31,7 @@ from crosslab.models.config import LlamaConfig
 from crosslab.peers.gguf_export import FORMATS, padded
 
 # Orders in which llama.cpp's RVV builds walk weights: the first one whose VLEN is the core's.
-PEERS = ("rvv-repack", "rvv-dot")
+PEERS = ("rvv-repack-flash", "rvv-flash")
 # (layers, rows of lm_head) of the small models. As in whole models, the mixed formats give half of
 # 2 or 4 layers the better format.
 SMALL = ((2, 2048), (4, 2048), (2, 4096))

@@ -85,6 +85,7 @@ class Program:
         vlen: bits in a vector register that its kernels are written for; 0: any.
         huge_pages: weights lie in huge pages.
         flash: attention is flash attention; else products of halves and a softmax.
+        padding: the products of the attention take a multiple of so many columns of the cache.
         attention: cycles of its multiply-add in prompts; 0: counted.
         cache: bytes of a number in the KV cache.
     """
@@ -95,6 +96,7 @@ class Program:
     vlen: int = 0
     huge_pages: bool = False
     flash: bool = False
+    padding: int = 256
     attention: float = 0.0
     cache: float = 2.0
 
@@ -121,6 +123,7 @@ def programs() -> Mapping[str, Program]:
             p.get("vlen", 0),
             p.get("huge_pages", False),
             p.get("flash", False),
+            p.get("padding", 256),
             p.get("attention", 0.0),
             p.get("cache", 2.0),
         )
@@ -321,20 +324,51 @@ def _attention(
     layout: Layout, program: Program, config: LlamaConfig, phase: Phase, threads: int
 ) -> Work:
     """Return the work of the attention of all layers; what it writes to the cache is left out."""
-    kernels, tokens = kernel_cycles(layout.core, layout.measure), phase.tokens
-    seen, times = phase.before + (tokens + 1) / 2, config.layers * tokens / threads
-    cycles, l2 = 0.0, 0.0
-    if program.flash:
-        kernel = kernels["attention_tile" if tokens >= TILED else "attention"]
-        kernel = program.attention or kernel if tokens > 1 else kernel
-    else:
-        kernel = kernels["dot f16"]
-        # Scores are written, read and written by the softmax, and read.
-        l2 = 4 * config.heads * seen * FLOAT / layout.line * times
-        cycles = kernels["swiglu"] * config.heads * seen * times
-    cycles += kernel * 2 * config.heads * config.head_dim * seen * times
+    tokens, times = phase.tokens, config.layers * phase.tokens / threads
     lines = cache_lines(layout, config, phase, program.cache, threads)
-    return Work(cycles, cache_lines=lines, l2_lines=l2)
+    if program.flash:
+        kernel = cycles_of(
+            layout.core, "attention_tile" if tokens >= TILED else "attention", layout.measure
+        )
+        kernel = program.attention or kernel if tokens > 1 else kernel
+        adds = 2 * config.heads * config.head_dim * (phase.before + (tokens + 1) / 2)
+        return Work(kernel * adds * times, cache_lines=lines)
+    # Products and softmax take all columns of the cache, also those that the mask hides.
+    columns = _columns(phase, program.padding)
+    scores = config.heads * columns * times
+    cycles = kernel_cycles(layout.core, layout.measure)["softmax"]
+    for length in (config.head_dim, columns):
+        cycles += config.head_dim * _halves(layout, program, tokens, length)
+    # The softmax reads and writes scores that a product wrote, and the other product rounds them to
+    # halves, and reads these.
+    moved = 5 * scores * FLOAT / layout.line
+    size = config.heads * columns * min(tokens, TOGETHER) * FLOAT
+    if size > layout.clusters[0].l2:
+        return Work(cycles * scores, cache_lines=lines + moved)
+    return Work(cycles * scores, cache_lines=lines, l2_lines=moved)
+
+
+def _columns(phase: Phase, padding: int) -> float:
+    """Return the mean number of the cache's columns that a token is multiplied with."""
+    columns = 0.0
+    for start in range(0, phase.tokens, TOGETHER):
+        size = min(phase.tokens - start, TOGETHER)
+        filled = phase.before + start + size
+        columns += math.ceil(filled / padding) * padding * size / phase.tokens
+    return columns
+
+
+def _halves(layout: Layout, program: Program, tokens: int, length: float) -> float:
+    """Return the cycles of a multiply-add in the attention's products of rows of a length.
+
+    A row costs its start and its elements: both follow from rows of 64 and of 2,048.
+    """
+    route = program.routes.get("f16", dot_products())
+    name = (route.kernel if tokens >= route.tokens else route.single).format("f16")
+    long, short = (
+        cycles_of(layout.core, kernel, layout.measure) for kernel in (name, f"{name} 64")
+    )
+    return long + (short - long) * (1 / length - 1 / 2048) / (1 / 64 - 1 / 2048)
 
 
 def _operations(
@@ -384,6 +418,7 @@ def waits(config: LlamaConfig) -> float:
 
 
 TILED = 64  # tokens from which on flash attention computes tiles
+TOGETHER = 512  # tokens of a prompt that llama.cpp computes together (n_ubatch)
 
 
 def _quantization(program: Program, kind: str, tokens: int) -> tuple[str, int]:

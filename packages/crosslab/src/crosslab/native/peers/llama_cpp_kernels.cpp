@@ -47,13 +47,13 @@ void RunTile(Buffers& b, const char* name, Tile* kernel, int tokens) {
   Report(name, kLength * kRows * tokens);
 }
 
-void RunDot(Buffers& b, const char* name, Dot* kernel) {
+void RunDot(Buffers& b, const char* name, Dot* kernel, int length = kLength) {
   Begin();
   for (int row = 0; row < kRows; ++row) {
-    kernel(kLength, &b.results[row], 0, b.weights.data(), 0, b.activations.data(), 0, 1);
+    kernel(length, &b.results[row], 0, b.weights.data(), 0, b.activations.data(), 0, 1);
   }
   End();
-  Report(name, kLength * kRows);
+  Report(name, length * kRows);
 }
 
 void RunQuantize(Buffers& b, const char* name, Quantize* kernel, int tokens) {
@@ -128,11 +128,21 @@ void RunElementwise() {
 }
 
 // A product of halves, as a graph computes it: llamafile's tiles.
-void RunProduct() {
+void RunProduct(const char* name, int length, int rows) {
   Operation op;
-  ggml_tensor* weights = op.Zeros(GGML_TYPE_F16, kLength, kRows);
-  ggml_tensor* x = op.Zeros(GGML_TYPE_F32, kLength, kTokens);
-  op.Run("mul_mat f16", ggml_mul_mat(op.context(), weights, x), kLength * kRows * kTokens);
+  ggml_tensor* weights = op.Zeros(GGML_TYPE_F16, length, rows);
+  ggml_tensor* x = op.Zeros(GGML_TYPE_F32, length, kTokens);
+  op.Run(name, ggml_mul_mat(op.context(), weights, x), length * rows * kTokens);
+}
+
+// The softmax of the scores of some tokens with the whole cache.
+void RunSoftmax() {
+  Operation op;
+  ggml_tensor* scores = op.Zeros(GGML_TYPE_F32, kCache, kTokens, kHeads);
+  ggml_tensor* mask = op.Zeros(GGML_TYPE_F16, kCache, kTokens);
+  ggml_tensor* result =
+      ggml_soft_max_ext(op.context(), scores, mask, 1.0F / std::sqrt(float{kHead}), 0);
+  op.Run("softmax", result, kCache * kTokens * kHeads);
 }
 
 // Flash attention of some tokens to the whole cache.
@@ -181,12 +191,15 @@ int main() {
 #define RUN(kind, rest) RunDot(b, "dot " #kind, ggml_vec_dot_##kind##rest);
   MLC_RVV_DOTS(RUN)
 #undef RUN
+  RunDot(b, "dot f16 64", ggml_vec_dot_f16, kHead);
   RunQuantize(b, "quantize_mat q8_0", ggml_quantize_mat_q8_0_4x1, kBatch);
   RunQuantize(b, "quantize_mat q8_K", ggml_quantize_mat_q8_K_4x1, kBatch);
   RunQuantize(b, "quantize_row q8_0", quantize_row_q8_0, 1);
   RunQuantize(b, "quantize_row q8_K", quantize_row_q8_K, 1);
   RunElementwise();
-  RunProduct();
+  RunProduct("mul_mat f16", kLength, kRows);
+  RunProduct("mul_mat f16 64", kHead, kCache);
+  RunSoftmax();
   RunAttention("attention_tile", 64);
   RunAttention("attention", 1);
   return 0;
