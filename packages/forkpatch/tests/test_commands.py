@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in messages begin as their reader types them."""
 
+import argparse
 import ast
 import re
 import sys
@@ -10,6 +11,7 @@ import pytest
 from forklab import ForkLab
 
 import forkpatch
+from forkpatch.cli.options import Verb
 from forkpatch.command import typed
 
 SOURCES = sorted(Path(forkpatch.__file__).parent.rglob("*.py"))
@@ -68,3 +70,21 @@ def test_no_message_has_a_command_of_its_own() -> None:
     # A page that is kept in the repository names the verb that made it, however that was typed.
     kept = ("Made by `forkpatch probe`", "uv run forkpatch")
     assert [line for line in found if not any(one in line for one in kept)] == []
+
+
+def test_only_the_report_must_be_a_file_that_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: object) -> tuple[object, int]:
+        """Read a file."""
+        return None, 0
+
+    parser = argparse.ArgumentParser()
+    Verb("read", run, "--from FILE  a file to read\nFILE").add_to(parser.add_subparsers())
+    (tmp_path / "plain").touch()
+    below = str(tmp_path / "plain/below")  # where no file can be written
+    options = parser.parse_args(["read", "--from", below, str(tmp_path)])
+    assert (options.from_, options.file) == (below, str(tmp_path))
+    with pytest.raises(SystemExit):
+        parser.parse_args(["read", "--json", below, below])
+    assert "no file can be written" in capsys.readouterr().err

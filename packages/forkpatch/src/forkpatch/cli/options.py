@@ -55,7 +55,7 @@ def _report(word: str) -> str:
 _TYPES: dict[str, Callable[[str], Any]] = {
     "DIR": _folder,
     "FOLDER": _folder,
-    "FILE": _report,
+    "REPORT": _report,
     "SECONDS": seconds_of,
     "COMMAND": str,
 }
@@ -92,7 +92,7 @@ class Verb:
     ) -> None:
         self.name, self.run, self.begins = name, run, begins
         self._claim, self._reads = claim, reads
-        self._options = ["--json FILE  write the result as JSON; - prints it", *options]
+        self._options = ["--json REPORT  write the result as JSON; - prints it", *options]
 
     def add_to(self, verbs: Any) -> None:
         """Add the verb, with its options, to argparse's subparsers."""
