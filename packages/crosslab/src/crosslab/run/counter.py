@@ -48,7 +48,11 @@ def count_guest(
         UserError: see :func:`build_counter`.
         LabError: see :func:`run_guest`; or the marks of regions do not come in pairs.
     """
-    return _count(program, arguments, machine, build_counter(cache), cwd, caches)
+    counter = build_counter(cache)
+    with tempfile.TemporaryDirectory(prefix="counter-") as folder:
+        report = Path(folder) / COUNTS
+        result, table = _run(program, arguments, machine, counter, report, cwd, caches)
+        return result, read_measurement(table)
 
 
 def count_guest_once(
@@ -92,20 +96,6 @@ def count_guest_once(
     return (counted / ANSWER).read_text(encoding="utf-8"), read_measurement(table)
 
 
-def _count(
-    program: Path,
-    arguments: Sequence[str],
-    machine: GuestMachine,
-    counter: Counter,
-    cwd: Path | None = None,
-    caches: str = "",
-) -> tuple[GuestResult, Measurement]:
-    with tempfile.TemporaryDirectory(prefix="counter-") as folder:
-        report = Path(folder) / COUNTS
-        result, table = _run(program, arguments, machine, counter, report, cwd, caches)
-        return result, read_measurement(table)
-
-
 def _run(
     program: Path,
     arguments: Sequence[str],
@@ -140,8 +130,8 @@ def run_counted(
         LabError: see :func:`count_guest`.
     """
     try:
-        counter = build_counter(cache)
+        build_counter(cache)
     except UserError as error:
         _console.print(f"[yellow]not counted:[/] {escape(error.what)}")
         return run_guest(program, arguments, machine), None
-    return _count(program, arguments, machine, counter)
+    return count_guest(program, arguments, machine, cache)
