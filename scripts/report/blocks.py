@@ -90,9 +90,9 @@ def number(value: float | None, digits: int = 2, status: Status = Status.PLAIN) 
     return Cell(NONE if value is None else f"{value:,.{digits}f}", status, number=True)
 
 
-def scientific(value: float | None, status: Status = Status.PLAIN) -> Cell:
+def scientific(value: float | None) -> Cell:
     """Return a cell with a number in powers of ten, such as an error; a dash for None."""
-    return Cell(NONE if value is None else f"{value:.1e}", status, number=True)
+    return Cell(NONE if value is None else f"{value:.1e}", number=True)
 
 
 def verdict(holds: bool, yes: str = "yes", no: str = "no") -> Cell:

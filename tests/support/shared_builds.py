@@ -97,7 +97,7 @@ def host_runtime() -> Runtime:
     names = ("tvm_runtime", "tvm_runtime_extra", "tvm_ffi")
     found = [f for n in names for d in library_folders() for f in d.glob(f"lib{n}.so")]
     includes = (tree / "include", ffi / "include", SHIMS / "include")
-    return Runtime(tree, find_native().machine, tuple(found), includes, ())
+    return Runtime(tree, find_native().machine, tuple(found), includes)
 
 
 def library_folders() -> tuple[Path, Path]:

@@ -51,7 +51,7 @@ def provenance(tmp_path: Path) -> Provenance:
     toolchain = shared_builds.cross()
     report = tmp_path / "applied.json"
     report.write_text(json.dumps(APPLIED), encoding="utf-8")
-    runtime = Runtime(tmp_path, Machine.RISCV64, (), (), ())
+    runtime = Runtime(tmp_path, Machine.RISCV64, (), ())
     return Provenance(
         project=PROJECT,
         origins=read_origins(report),

@@ -97,7 +97,7 @@ def test_sources_that_change_while_they_are_compiled_leave_no_objects(
 
     monkeypatch.setattr(link, "RUNNER", sources)
     monkeypatch.setattr(link, "build_objects", build_objects)
-    runtime = Runtime(tmp_path / "runtime", Machine.HOST, (), (), ())
+    runtime = Runtime(tmp_path / "runtime", Machine.HOST, (), ())
     monkeypatch.setattr(link, "source_variables", lambda _: {})
     monkeypatch.setattr(link, "configuration_of", lambda tools, *_: Configuration(tools, {}))
     request = link.LinkRequest(runtime, find_native(), server=False)

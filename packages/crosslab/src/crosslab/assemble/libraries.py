@@ -62,7 +62,7 @@ class PinnedLibrary:
     files: Mapping[str, str]
 
 
-def read_library(name: str, project: Path = PROJECT) -> PinnedLibrary:
+def read_library(name: str) -> PinnedLibrary:
     """Read the pin of a library inside llama.cpp's archive from ``VERSIONS.lock``.
 
     Raises:
@@ -73,7 +73,7 @@ def read_library(name: str, project: Path = PROJECT) -> PinnedLibrary:
         fields = {name: entry[name] for name in ("version", "folder", "files")}
         return PinnedLibrary(licence=entry["license"], **fields)
 
-    return read_pinned(project, "libraries", name, made)
+    return read_pinned(PROJECT, "libraries", name, made)
 
 
 def llama_cpp_sources(cache: Path) -> Path:
@@ -155,7 +155,7 @@ def _json_licence() -> Path:
     return Path(str(found.locate()))
 
 
-def archive_of(library: str, project: Path = PROJECT) -> tuple[PinnedArchive, str]:
+def archive_of(library: str) -> tuple[PinnedArchive, str]:
     """Read the pin of XGrammar or jsoncons, and its licence, from ``VERSIONS.lock``.
 
     Raises:
@@ -165,7 +165,7 @@ def archive_of(library: str, project: Path = PROJECT) -> tuple[PinnedArchive, st
     def made(entry: dict[str, Any]) -> tuple[PinnedArchive, str]:
         return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"}), entry["license"]
 
-    return read_pinned(project, "libraries", library, made)
+    return read_pinned(PROJECT, "libraries", library, made)
 
 
 def archive_sources(library: str, cache: Path) -> Path:

@@ -49,7 +49,7 @@ class LinkRequest:
             computes wrong numbers on shorter ones. Of several, each has its own prefix
             (:func:`crosslab.compile.targets.prefix_of`). Empty: any CPU will do.
         zvfh: the library needs a CPU with vectors of halves (Zvfh).
-        sanitizers: instrument the runner's own sources with these, besides what the runtime is.
+        sanitizers: instrument the runner's own sources with these.
         objects: more objects of the program, such as what drives a device.
         strip: leave symbols out. They cost nothing at run time, and counting by function
             needs them.
@@ -66,11 +66,6 @@ class LinkRequest:
     strip: bool = True
     objects: tuple[Path, ...] = ()
     server: bool = True
-
-    @property
-    def instrumented(self) -> tuple[str, ...]:
-        """Return the sanitizers of the runtime and of the runner's own sources, for the linker."""
-        return tuple(dict.fromkeys((*self.runtime.sanitizers, *self.sanitizers)))
 
 
 def link_runner(request: LinkRequest, cache: Path) -> Path:
@@ -170,7 +165,7 @@ def _sources(server: bool) -> list[Path]:
 
 def link_options(request: LinkRequest) -> list[str]:
     """Return the linker's options, without object files."""
-    options = [*request.toolchain.link, *sanitizer_flags(request.instrumented)]
+    options = [*request.toolchain.link, *sanitizer_flags(request.sanitizers)]
     if request.library is None:
         options.append("-rdynamic")
     elif request.toolchain.machine is Machine.RISCV64:

@@ -60,20 +60,18 @@ class Runtime:
         machine: what it is for.
         objects: every object file, sorted; all must be linked (they register themselves).
         includes: folders with the headers that a program on the runtime needs.
-        sanitizers: what it is instrumented with, "address" or "undefined"; empty: nothing.
     """
 
     folder: Path
     machine: Machine
     objects: tuple[Path, ...]
     includes: tuple[Path, ...]
-    sanitizers: tuple[str, ...]
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
         """Compiler options for a C++ source that uses the runtime's headers."""
         system = [f"-isystem{path}" for path in self.includes]
-        return (*LANGUAGE_FLAGS, *DEFINES, *system, *sanitizer_flags(self.sanitizers))
+        return (*LANGUAGE_FLAGS, *DEFINES, *system)
 
 
 def sanitizer_flags(names: Sequence[str]) -> tuple[str, ...]:
@@ -100,7 +98,6 @@ def build_runtime(
     toolchain: Toolchain,
     cache: Path,
     *,
-    sanitizers: Sequence[str] = (),
     sources: Sources = RUNTIME,
 ) -> Runtime:
     """Compile the runtime, or return the cached one for the same sources, compiler and options.
@@ -109,7 +106,6 @@ def build_runtime(
         tvm_tree: a TVM tree in git's layout: ``src/runtime`` and ``include`` at its top.
         toolchain: the compiler, which decides the machine.
         cache: folder for results that clones share.
-        sanitizers: instrument with these, such as ("address", "undefined").
         sources: sources to compile.
 
     Raises:
@@ -127,7 +123,6 @@ def build_runtime(
         "RUNNER_TVM": str(tvm_tree),
         "RUNNER_TVM_FFI": str(ffi),
         "RUNNER_TVM_SHIMS": ";".join(map(str, sources.shims)),
-        "RUNNER_SANITIZERS": ",".join(sanitizers),
     }
     if sources.patterns:
         variables["RUNNER_TVM_SOURCES"] = ";".join(sources.patterns)
@@ -136,7 +131,7 @@ def build_runtime(
         # Which Python starts zig, and which of its names a native compiler has, changes nothing.
         shlex.join(toolchain.cxx if toolchain.kind is CompilerKind.CLANG else toolchain.cxx[1:]),
         project_digest(),
-        shlex.join((*sanitizers, *sources.patterns)),
+        shlex.join(sources.patterns),
         tvm_tree / "src" / "runtime",
         tvm_tree / "include",
         ffi / "src",
@@ -152,11 +147,6 @@ def build_runtime(
             shutil.copytree(built / "tvm" / name, out / name)
 
     made = cached_build(cache, f"{sources.name}-{toolchain.machine}", key, make)
-    return read_runtime(made, toolchain.machine, tuple(sanitizers))
-
-
-def read_runtime(folder: Path, machine: Machine, sanitizers: tuple[str, ...] = ()) -> Runtime:
-    """Read a finished runtime from its folder in the cache."""
-    objects = tuple(sorted((folder / "objects").glob("*.o")))
-    includes = tuple(folder / name for name in INCLUDES)
-    return Runtime(folder, machine, objects, includes, sanitizers)
+    objects = tuple(sorted((made / "objects").glob("*.o")))
+    includes = tuple(made / name for name in INCLUDES)
+    return Runtime(made, toolchain.machine, objects, includes)
