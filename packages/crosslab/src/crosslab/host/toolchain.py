@@ -336,10 +336,11 @@ def find_native() -> Toolchain:
     for cc, cxx in pairs:
         if shutil.which(cc) and shutil.which(cxx):
             text = f"{cc} {(output_of([cc, '-dumpfullversion', '-dumpversion']) or '').strip()}"
-            key = digest(text, platform.machine())
-            return Toolchain(
-                CompilerKind.NATIVE, Machine.HOST, (cc,), (cxx,), NATIVE_LINK, text, key
-            )
+            # Faster than the system's linker by several times.
+            lld = find_lld(clang[0]) if clang and cc == f"clang{clang[0]}" else None
+            link = (f"--ld-path={lld}", *NATIVE_LINK) if lld else NATIVE_LINK
+            key = digest(text, str(lld), platform.machine())
+            return Toolchain(CompilerKind.NATIVE, Machine.HOST, (cc,), (cxx,), link, text, key)
     if version := find_ziglang():
         zig = (sys.executable, "-m", "ziglang")
         text = f"ziglang {version}"
