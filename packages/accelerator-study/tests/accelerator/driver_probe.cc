@@ -40,14 +40,12 @@ struct Cache {
   std::vector<float> keys = std::vector<float>(1 << 16), values = keys;
 };
 
-void RunAttention(std::uint64_t rows, std::uint64_t tokens, const std::string& fault, Cache* cache,
-                  Attention* attention) {
+void RunAttention(std::uint64_t rows, std::uint64_t tokens, Cache* cache, Attention* attention) {
   const std::vector<std::uint64_t> sizes = Read<std::uint64_t>(2);
   const std::uint64_t width = sizes[0];
-  std::vector<float> queries = Read(rows * width), keys = Read(tokens * width);
-  std::vector<float> values = Read(tokens * width);
+  const std::vector<float> queries = Read(rows * width), keys = Read(tokens * width);
+  const std::vector<float> values = Read(tokens * width);
   const std::vector<std::uint64_t> visible = Read<std::uint64_t>(rows);
-  if (fault == "key") keys.back() = std::numeric_limits<float>::infinity();
   std::copy(keys.begin(), keys.end(), cache->keys.begin());
   std::copy(values.begin(), values.end(), cache->values.begin());
   std::vector<float> out(rows * width), lse(rows);
@@ -110,12 +108,12 @@ void Run(const std::string& fault) {
   while (std::fread(sizes, sizeof(sizes), 1, stdin) == 1) {
     const std::uint64_t rows = sizes[0], outputs = sizes[1], inputs = sizes[2];
     if (outputs == 0) {
-      RunAttention(rows, inputs, fault, &cache, &attention);
+      RunAttention(rows, inputs, &cache, &attention);
       continue;
     }
-    std::vector<float> weights = Read(outputs * inputs), values = Read(rows * inputs);
+    std::vector<float> weights = Read(outputs * inputs);
+    const std::vector<float> values = Read(rows * inputs);
     if (fault == "weight") weights.back() = std::numeric_limits<float>::infinity();
-    if (fault == "value") values.back() = std::numeric_limits<float>::quiet_NaN();
     std::vector<float> out(rows * outputs);
     layers.Load(weights.data(), weights.data(), outputs, inputs);
     const void* key = fault == "unknown" ? static_cast<const void*>(&fault) : weights.data();

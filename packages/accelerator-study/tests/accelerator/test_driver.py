@@ -215,14 +215,40 @@ def test_a_query_that_sees_nothing_is_zero() -> None:
     assert (found[case.query.size :] == np.float32(-5e4)).all()
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [("key", "a key holds NaN or infinity"), ("chunk", "no program for attention was linked in")],
-)
-def test_what_attention_cannot_do_is_named(fault: str, message: str) -> None:
-    done = run(DEVICES[0], texts(np.random.default_rng(7))[:1], fault)
+def results(done: subprocess.CompletedProcess[bytes], rows: int, columns: int) -> np.ndarray:
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    return np.frombuffer(done.stdout, np.float32, rows * columns).reshape(rows, columns)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_a_row_that_is_not_finite_is_nan_and_no_other_row(
+    device: Device | MatrixUnit, value: float
+) -> None:
+    weights, values = case(np.random.default_rng(3), SMALL, 5)
+    spoilt = values.copy()
+    spoilt[2, 7] = value
+    plain, found = (results(run(device, [(weights, v)]), 5, SMALL[0]) for v in (values, spoilt))
+    assert np.isnan(found[2]).all()
+    assert np.array_equal(np.delete(found, 2, axis=0), np.delete(plain, 2, axis=0))
+
+
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_attention_is_nan_where_it_reads_what_is_not_finite(part: str) -> None:
+    (whole, *_) = texts(np.random.default_rng(7))
+    spoilt = replace(whole, **{part: getattr(whole, part).copy()})
+    getattr(spoilt, part)[40, 3] = np.nan
+    reads = np.arange(len(whole.query)) == 40 if part == "query" else whole.visible > 40
+    plain, found = (results(run(DEVICES[0], [c]), *c.query.shape) for c in (whole, spoilt))
+    assert reads.any() and not reads.all()
+    assert np.isnan(found[reads]).all()
+    assert np.array_equal(found[~reads], plain[~reads])
+
+
+def test_attention_without_a_program_is_named() -> None:
+    done = run(DEVICES[0], texts(np.random.default_rng(7))[:1], "chunk")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert message in done.stderr.decode()
+    assert "no program for attention was linked in" in done.stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +261,6 @@ def test_what_attention_cannot_do_is_named(fault: str, message: str) -> None:
         ("block", "block or a buffer of 17 elements"),
         ("layer", "no program for layers of 17 x 33"),
         ("weight", "a weight holds NaN or infinity"),
-        ("value", "an activation holds NaN or infinity"),
         ("unknown", "weights of 17 x 33 were not loaded"),
     ],
 )

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <string>
 
 namespace accelerator {
 namespace {
@@ -44,7 +43,7 @@ void Attention::RecordTokens(const std::vector<Token>& tokens, uint64_t width) {
   std::vector<float> scales(tokens.size());
   for (const float* Token::* part : {&Token::key, &Token::value}) {
     for (uint64_t t = 0; t < tokens.size(); ++t) {
-      scales[t] = Quantise(tokens[t].*part, width, &rounded[t * width], "a token");
+      scales[t] = Quantise(tokens[t].*part, width, &rounded[t * width]);
     }
     mlc_rvv_record_rows(rounded.data(), scales.data(), tokens.size(), width);
   }
@@ -73,11 +72,11 @@ void Attention::Fill(const Layers& layers, const Token* tokens, uint64_t count, 
     if (same) continue;
     // The chunk's tokens from here on belonged to a former text.
     chunk->filled = token;
-    chunk->key_scales[token] = Quantise(tokens[token].key, width, row.data(), "a key");
+    chunk->key_scales[token] = Quantise(tokens[token].key, width, row.data());
     for (uint64_t i = 0; i < width; ++i) {
       products_->SetWeight(*layers.keys, token, i, row[i], &chunk->keys);
     }
-    chunk->value_scales[token] = Quantise(tokens[token].value, width, row.data(), "a value");
+    chunk->value_scales[token] = Quantise(tokens[token].value, width, row.data());
     for (uint64_t i = 0; i < width; ++i) {
       products_->SetWeight(*layers.values, i, token, row[i], &chunk->values);
     }
@@ -96,7 +95,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
   std::vector<double> scores(rows * stride);
   std::vector<float> scales(rows);
   for (uint64_t r = 0; r < rows; ++r) {
-    scales[r] = Quantise(queries[r].values, width, &rounded[r * width], "a query");
+    scales[r] = Quantise(queries[r].values, width, &rounded[r * width]);
   }
   mlc_rvv_record_rows(rounded.data(), scales.data(), rows, width);
   std::vector<std::int32_t> sums(rows * std::max(most, width));
@@ -124,7 +123,7 @@ void Attention::Run(const std::vector<Query>& queries, const std::vector<Chunk*>
           t < seen ? of_row[t] / total * chunks[t / most]->value_scales[t % most] : 0;
       row[t] = static_cast<float>(part);
     }
-    scales[r] = Quantise(row.data(), stride, near.data(), "a probability");
+    scales[r] = Quantise(row.data(), stride, near.data());
     for (uint64_t t = 0; t < stride; ++t) {
       weights[(t / most * rows + r) * most + t % most] = near[t];
     }

@@ -38,8 +38,9 @@ class Attention {
   // Computes attention of queries to a sequence's tokens of one head of keys. The tokens of a cache
   // are `resident`: their chunk stays in the device's memory under the address of its first token,
   // and unchanged tokens are not written again.
-  // Throws DeviceError if the image has no program for heads of that width, if a number is not
-  // finite, or with the device's message.
+  // A query that is not finite, or that sees such a key or value, gives a row of NaN.
+  // Throws DeviceError if the image has no program for heads of that width, or with the device's
+  // message.
   void Attend(const std::vector<Query>& queries, const std::vector<Token>& tokens,
               std::uint64_t width, float scale, bool resident);
 

@@ -12,7 +12,9 @@ using std::uint64_t;
 
 void LinearLayers::Load(const void* key, const float* weights, uint64_t outputs, uint64_t inputs) {
   const auto row = [&](uint64_t output, std::int8_t* to) {
-    return Quantise(weights + output * inputs, inputs, to, "a weight");
+    const float scale = Quantise(weights + output * inputs, inputs, to);
+    if (std::isnan(scale)) throw DeviceError("a weight holds NaN or infinity");
+    return scale;
   };
   LoadRows(key, row, outputs, inputs);
 }
@@ -56,7 +58,7 @@ void LinearLayers::Multiply(const void* key, const float* values, float* out, ui
   std::vector<float> scales;
   for (uint64_t r = 0; r < rows; ++r) {
     const uint64_t at = r * inputs;
-    scales.push_back(Quantise(values + at, inputs, &rounded[at], "an activation"));
+    scales.push_back(Quantise(values + at, inputs, &rounded[at]));
   }
   mlc_rvv_record_rows(rounded.data(), scales.data(), rows, inputs);
   std::vector<std::int32_t> sums(rows * outputs);

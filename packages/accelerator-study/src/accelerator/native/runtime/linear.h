@@ -26,8 +26,8 @@ class LinearLayers {
                 std::uint64_t inputs);
 
   // Computes out [rows, outputs] = values [rows, inputs] by the transpose of the weights of a key.
-  // Throws DeviceError if no weights of that key and size were loaded, if a value is not finite, or
-  // with the device's message.
+  // A row of values that are not all finite gives a row of NaN.
+  // Throws DeviceError if no weights of that key and size were loaded, or with the device's message.
   void Multiply(const void* key, const float* values, float* out, std::uint64_t rows,
                 std::uint64_t outputs, std::uint64_t inputs);
 

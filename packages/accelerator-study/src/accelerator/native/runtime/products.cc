@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 namespace accelerator {
@@ -14,7 +15,7 @@ constexpr float kMost = 127.0f;
 
 }  // namespace
 
-float Quantise(const float* row, uint64_t count, std::int8_t* to, const char* what) {
+float Quantise(const float* row, uint64_t count, std::int8_t* to) {
   float largest = 1e-30f;
   bool finite = true;
   for (uint64_t i = 0; i < count; ++i) {
@@ -22,7 +23,10 @@ float Quantise(const float* row, uint64_t count, std::int8_t* to, const char* wh
     finite = finite && size <= 3.4028234e38f;
     largest = std::max(largest, size);
   }
-  if (!finite) throw DeviceError(std::string(what) + " holds NaN or infinity");
+  if (!finite) {
+    std::fill_n(to, count, std::int8_t{0});
+    return std::numeric_limits<float>::quiet_NaN();
+  }
   const float scale = largest / kMost;
   for (uint64_t i = 0; i < count; ++i) {
     const float whole = std::nearbyint(row[i] / scale);

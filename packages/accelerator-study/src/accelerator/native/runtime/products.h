@@ -31,9 +31,9 @@ class DeviceError : public std::runtime_error {
 // The memory of a layer's programs: its head, the layer's weights in tiles, values and results.
 using Memory = std::vector<std::uint8_t>;
 
-// Rounds a row to int8, ties to even, and returns the scale by which it divided the row.
-// Throws DeviceError, which names `what`, if a number is not finite.
-float Quantise(const float* row, std::uint64_t count, std::int8_t* to, const char* what);
+// Rounds a row to int8, ties to even, and returns the scale by which it divided the row; if a number
+// is not finite, a row of zeros and the scale NaN, so that all sums of that row are NaN.
+float Quantise(const float* row, std::uint64_t count, std::int8_t* to);
 
 // Returns the number of blocks that cover an extent.
 inline std::uint64_t Blocks(std::uint64_t extent, std::uint64_t block) {
