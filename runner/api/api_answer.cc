@@ -6,13 +6,13 @@ namespace {
 
 constexpr int64_t kCachedBlock = 64;  // tokens
 
-using nlohmann::json;
-
 }  // namespace
 
-json OrNull(const std::string& text) { return text.empty() ? json() : json(text); }
+OrderedJson OrNull(const std::string& text) {
+  return text.empty() ? OrderedJson() : OrderedJson(text);
+}
 
-json ErrorBody(const ApiError& error) {
+OrderedJson ErrorBody(const ApiError& error) {
   return {{"error",
            {{"message", error.what()},
             {"type", error.type()},
@@ -28,7 +28,7 @@ void Usage::Add(size_t answer, const Ended& ended) {
   cached_ += ended.cached_tokens - ended.cached_tokens % kCachedBlock;
 }
 
-json Usage::Body() const {
+OrderedJson Usage::Body() const {
   return {{"prompt_tokens", prompt_},
           {"completion_tokens", answer_},
           {"total_tokens", prompt_ + answer_},

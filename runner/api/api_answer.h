@@ -2,20 +2,20 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "api/api_error.h"
 #include "engine/request.h"
+#include "input/json.h"
 
 namespace rvv_runner {
 
 // A text, or null if it is empty.
-nlohmann::json OrNull(const std::string& text);
+OrderedJson OrNull(const std::string& text);
 
 // OpenAI's error object.
-nlohmann::json ErrorBody(const ApiError& error);
+OrderedJson ErrorBody(const ApiError& error);
 
 // Counts the tokens of prompts and answers when answers end.
 class Usage {
@@ -28,7 +28,7 @@ class Usage {
   int64_t cached() const { return cached_; }
   int64_t answer() const { return answer_; }
   // As completions have it.
-  nlohmann::json Body() const;
+  OrderedJson Body() const;
 
  private:
   int64_t n_;
@@ -54,7 +54,7 @@ enum class Framing {
 // Writes the answers to one request: as events of a stream, and as a whole.
 class AnswerWriter {
  public:
-  using Events = std::vector<nlohmann::json>;
+  using Events = std::vector<OrderedJson>;
 
   virtual ~AnswerWriter() = default;
 
@@ -64,11 +64,11 @@ class AnswerWriter {
   virtual Events End(size_t answer, const Ended& ended) = 0;
   virtual Events Finish() = 0;
   // The event of an error that ends a stream.
-  virtual nlohmann::json Failed(const ApiError& error) { return ErrorBody(error); }
+  virtual OrderedJson Failed(const ApiError& error) { return ErrorBody(error); }
   virtual Framing framing() const { return Framing::kMarkedEvents; }
 
   // The answers without a stream, after Finish.
-  virtual nlohmann::json Body() const = 0;
+  virtual OrderedJson Body() const = 0;
 };
 
 }  // namespace rvv_runner

@@ -10,25 +10,24 @@
 namespace rvv_runner {
 namespace {
 
-using nlohmann::json;
 using Kind = AnswerPart::Kind;
 
 // JSON has no infinity; OpenAI writes this for an impossible token.
 double Bounded(double logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-json NoLogprobs(bool chat) {
-  if (chat) return {{"content", json::array()}, {"refusal", nullptr}};
-  return {{"tokens", json::array()},
-          {"token_logprobs", json::array()},
-          {"top_logprobs", json::array()},
-          {"text_offset", json::array()}};
+OrderedJson NoLogprobs(bool chat) {
+  if (chat) return {{"content", OrderedJson::array()}, {"refusal", nullptr}};
+  return {{"tokens", OrderedJson::array()},
+          {"token_logprobs", OrderedJson::array()},
+          {"top_logprobs", OrderedJson::array()},
+          {"text_offset", OrderedJson::array()}};
 }
 
 // Appends the lists of a table to those of another one.
-void AppendLists(const json& more, json* lists) {
+void AppendLists(const OrderedJson& more, OrderedJson* lists) {
   for (const auto& [name, list] : more.items()) {
     if (!list.is_array()) continue;
-    json& whole = (*lists)[name];
+    OrderedJson& whole = (*lists)[name];
     whole.insert(whole.end(), list.begin(), list.end());
   }
 }
@@ -52,19 +51,21 @@ CompletionWriter::CompletionWriter(const ApiRequest& request, const Tokenizer& t
   }
 }
 
-json CompletionWriter::Frame(const char* object) const {
+OrderedJson CompletionWriter::Frame(const char* object) const {
   return {{"id", name_.id},
           {"object", object},
           {"created", name_.created},
           {"model", name_.model},
-          {"choices", json::array()}};
+          {"choices", OrderedJson::array()}};
 }
 
-json CompletionWriter::Choice(size_t answer, const json& delta, const json& logprobs,
-                              const json& reason) const {
-  json frame = Frame(chat_ ? "chat.completion.chunk" : "text_completion");
-  json choice = {{"index", answer}, {"logprobs", logprobs}, {"finish_reason", reason}};
-  choice[chat_ ? "delta" : "text"] = delta;
+OrderedJson CompletionWriter::Choice(size_t answer, const OrderedJson& delta,
+                                     const OrderedJson& logprobs, const OrderedJson& reason) const {
+  OrderedJson frame = Frame(chat_ ? "chat.completion.chunk" : "text_completion");
+  OrderedJson choice = {{"index", answer},
+                        {chat_ ? "delta" : "text", delta},
+                        {"logprobs", logprobs},
+                        {"finish_reason", reason}};
   frame["choices"].push_back(choice);
   if (include_usage_) frame["usage"] = nullptr;
   return frame;
@@ -78,10 +79,10 @@ AnswerWriter::Events CompletionWriter::Begin() {
   return events;
 }
 
-json CompletionWriter::Delta(const Answer& answer, const AnswerPart& part) const {
+OrderedJson CompletionWriter::Delta(const Answer& answer, const AnswerPart& part) const {
   if (part.kind == Kind::kText) return {{"content", part.text}};
   if (part.kind == Kind::kThought) return {{"reasoning_content", part.text}};
-  json call = {{"index", answer.calls.size() - 1}};
+  OrderedJson call = {{"index", answer.calls.size() - 1}};
   if (part.kind == Kind::kCall) {
     call["id"] = answer.calls.back().id;
     call["type"] = "function";
@@ -89,7 +90,7 @@ json CompletionWriter::Delta(const Answer& answer, const AnswerPart& part) const
   } else {
     call["function"] = {{"arguments", part.text}};
   }
-  return {{"tool_calls", json::array({call})}};
+  return {{"tool_calls", OrderedJson::array({call})}};
 }
 
 std::string CompletionWriter::CallId(size_t answer) const {
@@ -113,11 +114,11 @@ void CompletionWriter::Collect(size_t index, const AnswerPart& part) {
 }
 
 AnswerWriter::Events CompletionWriter::Parts(size_t index, const std::vector<AnswerPart>& parts,
-                                             json logprobs) {
+                                             OrderedJson logprobs) {
   Events events;
   for (const AnswerPart& part : parts) {
     Collect(index, part);
-    const json delta = Delta(answers_[index], part);
+    const OrderedJson delta = Delta(answers_[index], part);
     events.push_back(Choice(index, delta, std::exchange(logprobs, nullptr), nullptr));
   }
   // Its text is held back.
@@ -130,7 +131,7 @@ AnswerWriter::Events CompletionWriter::Repeated(size_t index,
                                                 const std::vector<TokenLogprob>& prompt) {
   Answer& answer = answers_[index];
   if (std::exchange(answer.echoed, true)) return {};
-  const json logprobs = TextLogprobs(&answer, prompt, true);
+  const OrderedJson logprobs = TextLogprobs(&answer, prompt, true);
   answer.characters = Characters(answer.echo.text);
   answer.text = std::move(answer.echo.text);
   return {Choice(index, answer.text, logprobs, nullptr)};
@@ -139,7 +140,7 @@ AnswerWriter::Events CompletionWriter::Repeated(size_t index,
 AnswerWriter::Events CompletionWriter::TextNext(size_t index, const Piece& piece) {
   Events events = Repeated(index, piece.prompt);
   Answer& answer = answers_[index];
-  const json logprobs = TextLogprobs(&answer, piece.logprobs, false);
+  const OrderedJson logprobs = TextLogprobs(&answer, piece.logprobs, false);
   answer.characters += Characters(piece.text);
   answer.text += piece.text;
   const bool nothing = piece.text.empty() && (!wants_logprobs_ || piece.logprobs.empty());
@@ -150,7 +151,7 @@ AnswerWriter::Events CompletionWriter::TextNext(size_t index, const Piece& piece
 AnswerWriter::Events CompletionWriter::Next(size_t index, const Piece& piece) {
   if (!chat_) return TextNext(index, piece);
   Answer& answer = answers_[index];
-  const json logprobs = ChatLogprobs(&answer, piece.logprobs);
+  const OrderedJson logprobs = ChatLogprobs(&answer, piece.logprobs);
   return Parts(index, answer.parts.Next(piece.text), logprobs);
 }
 
@@ -159,20 +160,20 @@ AnswerWriter::Events CompletionWriter::End(size_t index, const Ended& ended) {
   usage_.Add(index, ended);
   Events events = chat_ ? Parts(index, answer.parts.Finish(), nullptr) : Repeated(index, {});
   answer.reason = Reason(answer, ended);
-  const json nothing = chat_ ? json::object() : json("");
+  const OrderedJson nothing = chat_ ? OrderedJson::object() : OrderedJson("");
   events.push_back(Choice(index, nothing, nullptr, answer.reason));
   return events;
 }
 
 AnswerWriter::Events CompletionWriter::Finish() {
   if (!include_usage_) return {};
-  json frame = Frame(chat_ ? "chat.completion.chunk" : "text_completion");
+  OrderedJson frame = Frame(chat_ ? "chat.completion.chunk" : "text_completion");
   frame["usage"] = usage_.Body();
   return {frame};
 }
 
-json CompletionWriter::Message(const Answer& answer) const {
-  json message = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
+OrderedJson CompletionWriter::Message(const Answer& answer) const {
+  OrderedJson message = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
   if (!answer.thought.empty()) message["reasoning_content"] = answer.thought;
   if (answer.calls.empty()) return message;
   message["content"] = OrNull(answer.text);
@@ -185,16 +186,18 @@ json CompletionWriter::Message(const Answer& answer) const {
   return message;
 }
 
-json CompletionWriter::Body() const {
-  json frame = Frame(chat_ ? "chat.completion" : "text_completion");
+OrderedJson CompletionWriter::Body() const {
+  OrderedJson frame = Frame(chat_ ? "chat.completion" : "text_completion");
   for (size_t i = 0; i < answers_.size(); ++i) {
     const Answer& answer = answers_[i];
-    json choice = {{"index", i}, {"logprobs", answer.logprobs}, {"finish_reason", answer.reason}};
+    OrderedJson choice = {{"index", i}};
     if (chat_) {
       choice["message"] = Message(answer);
     } else {
       choice["text"] = answer.text;
     }
+    choice["logprobs"] = answer.logprobs;
+    choice["finish_reason"] = answer.reason;
     frame["choices"].push_back(choice);
   }
   frame["usage"] = usage_.Body();
@@ -215,19 +218,20 @@ std::string CompletionWriter::Named(int32_t token) const {
   return text;
 }
 
-json CompletionWriter::ChatLogprob(int32_t token, double logprob) const {
+OrderedJson CompletionWriter::ChatLogprob(int32_t token, double logprob) const {
   const std::string text(tokenizer_.Bytes(token));
-  json bytes = json::array();
+  OrderedJson bytes = OrderedJson::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
   return {{"token", text}, {"logprob", Bounded(logprob)}, {"bytes", bytes}};
 }
 
-json CompletionWriter::ChatLogprobs(Answer* answer, const std::vector<TokenLogprob>& tokens) const {
+OrderedJson CompletionWriter::ChatLogprobs(Answer* answer,
+                                           const std::vector<TokenLogprob>& tokens) const {
   if (!wants_logprobs_ || tokens.empty()) return nullptr;
-  json logprobs = NoLogprobs(true);
+  OrderedJson logprobs = NoLogprobs(true);
   for (const TokenLogprob& token : tokens) {
-    json entry = ChatLogprob(token.token, token.logprob);
-    entry["top_logprobs"] = json::array();
+    OrderedJson entry = ChatLogprob(token.token, token.logprob);
+    entry["top_logprobs"] = OrderedJson::array();
     for (const auto& [other, logprob] : token.top) {
       entry["top_logprobs"].push_back(ChatLogprob(other, logprob));
     }
@@ -237,20 +241,20 @@ json CompletionWriter::ChatLogprobs(Answer* answer, const std::vector<TokenLogpr
   return logprobs;
 }
 
-json CompletionWriter::TextLogprobs(Answer* answer, const std::vector<TokenLogprob>& tokens,
-                                    bool prompt) const {
+OrderedJson CompletionWriter::TextLogprobs(Answer* answer, const std::vector<TokenLogprob>& tokens,
+                                           bool prompt) const {
   if (!wants_logprobs_) return nullptr;
-  json lists = NoLogprobs(false);
+  OrderedJson lists = NoLogprobs(false);
   size_t offset = answer->characters;
   size_t hidden = prompt ? answer->echo.hidden : 0;
   for (const TokenLogprob& token : tokens) {
-    json top = json::object();
+    OrderedJson top = OrderedJson::object();
     for (const auto& [other, logprob] : token.top) top[Named(other)] = Bounded(logprob);
     // No token comes before the first one of a prompt.
     const bool known = !std::isnan(token.logprob);
     lists["tokens"].push_back(Named(token.token));
-    lists["token_logprobs"].push_back(known ? json(Bounded(token.logprob)) : json());
-    lists["top_logprobs"].push_back(known ? top : json());
+    lists["token_logprobs"].push_back(known ? OrderedJson(Bounded(token.logprob)) : OrderedJson());
+    lists["top_logprobs"].push_back(known ? top : OrderedJson());
     lists["text_offset"].push_back(offset);
     const bool shown = hidden == 0;
     if (shown) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -30,7 +29,7 @@ class CompletionWriter final : public AnswerWriter {
   Events Next(size_t answer, const Piece& piece) override;
   Events End(size_t answer, const Ended& ended) override;
   Events Finish() override;
-  nlohmann::json Body() const override;
+  OrderedJson Body() const override;
 
  private:
   struct Call {
@@ -47,27 +46,27 @@ class CompletionWriter final : public AnswerWriter {
     std::string text;
     std::string thought;
     std::vector<Call> calls;
-    size_t characters = 0;    // of the prompt that is repeated, and of the text
-    nlohmann::json logprobs;  // of all tokens; null if they were not asked for
+    size_t characters = 0;  // of the prompt that is repeated, and of the text
+    OrderedJson logprobs;   // of all tokens; null if they were not asked for
     std::string reason;
   };
 
-  nlohmann::json Frame(const char* object) const;
-  nlohmann::json Choice(size_t answer, const nlohmann::json& delta, const nlohmann::json& logprobs,
-                        const nlohmann::json& reason) const;
-  nlohmann::json Delta(const Answer& answer, const AnswerPart& part) const;
+  OrderedJson Frame(const char* object) const;
+  OrderedJson Choice(size_t answer, const OrderedJson& delta, const OrderedJson& logprobs,
+                     const OrderedJson& reason) const;
+  OrderedJson Delta(const Answer& answer, const AnswerPart& part) const;
   std::string CallId(size_t answer) const;
   std::string Reason(const Answer& answer, const Ended& ended) const;
-  nlohmann::json Message(const Answer& answer) const;
+  OrderedJson Message(const Answer& answer) const;
   void Collect(size_t answer, const AnswerPart& part);
-  Events Parts(size_t answer, const std::vector<AnswerPart>& parts, nlohmann::json logprobs);
+  Events Parts(size_t answer, const std::vector<AnswerPart>& parts, OrderedJson logprobs);
   Events Repeated(size_t answer, const std::vector<TokenLogprob>& prompt);
   Events TextNext(size_t answer, const Piece& piece);
 
-  nlohmann::json ChatLogprobs(Answer* answer, const std::vector<TokenLogprob>& tokens) const;
-  nlohmann::json ChatLogprob(int32_t token, double logprob) const;
-  nlohmann::json TextLogprobs(Answer* answer, const std::vector<TokenLogprob>& tokens,
-                              bool prompt) const;
+  OrderedJson ChatLogprobs(Answer* answer, const std::vector<TokenLogprob>& tokens) const;
+  OrderedJson ChatLogprob(int32_t token, double logprob) const;
+  OrderedJson TextLogprobs(Answer* answer, const std::vector<TokenLogprob>& tokens,
+                           bool prompt) const;
   std::string Named(int32_t token) const;
 
   const Tokenizer& tokenizer_;

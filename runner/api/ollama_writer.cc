@@ -9,8 +9,6 @@
 namespace rvv_runner {
 namespace {
 
-using nlohmann::json;
-
 constexpr int kDeepest = 1 << 20;  // no request bounds what a model writes
 
 int64_t Nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
@@ -30,7 +28,7 @@ std::string TaggedName(const std::string& name) {
   return name.find(':') == std::string::npos ? name + ":latest" : name;
 }
 
-Json OllamaModel(const std::string& name, int64_t bytes, const std::string& digest) {
+OrderedJson OllamaModel(const std::string& name, int64_t bytes, const std::string& digest) {
   const std::string tagged = TaggedName(name);
   return {{"name", tagged},
           {"model", tagged},
@@ -40,12 +38,12 @@ Json OllamaModel(const std::string& name, int64_t bytes, const std::string& dige
            {{"parent_model", ""},
             {"format", "mlc-rvv"},
             {"family", ""},
-            {"families", Json::array()},
+            {"families", OrderedJson::array()},
             {"parameter_size", ""},
             {"quantization_level", ""}}}};
 }
 
-json OllamaError(const ApiError& error) { return {{"error", error.what()}}; }
+OrderedJson OllamaError(const ApiError& error) { return {{"error", error.what()}}; }
 
 OllamaWriter::OllamaWriter(const Form& form, bool chat, const Tokenizer& tokenizer, AnswerName name,
                            Thoughts thoughts)
@@ -53,23 +51,21 @@ OllamaWriter::OllamaWriter(const Form& form, bool chat, const Tokenizer& tokeniz
       name_(std::move(name)),
       parts_(form.tools.empty() || !tokenizer.calls() ? nullptr : &*tokenizer.calls(), thoughts) {}
 
-json OllamaWriter::Line(const std::string& text, const std::string& thought, const json& calls,
-                        bool done) const {
-  json line = {
-      {"model", TaggedName(name_.model)}, {"created_at", Rfc3339(name_.created)}, {"done", done}};
-  if (!chat_) {
-    line["response"] = text;
-    if (!thought.empty()) line["thinking"] = thought;
-    return line;
-  }
-  json& message = line["message"] = {{"role", "assistant"}, {"content", text}};
-  if (!thought.empty()) message["thinking"] = thought;
-  if (!calls.empty()) message["tool_calls"] = calls;
+OrderedJson OllamaWriter::Line(const std::string& text, const std::string& thought,
+                               const OrderedJson& calls, bool done) const {
+  OrderedJson line = {{"model", TaggedName(name_.model)}, {"created_at", Rfc3339(name_.created)}};
+  OrderedJson message = {{"role", "assistant"}};
+  OrderedJson& words = chat_ ? message : line;
+  words[chat_ ? "content" : "response"] = text;
+  if (!thought.empty()) words["thinking"] = thought;
+  if (!calls.empty()) words["tool_calls"] = calls;
+  if (chat_) line["message"] = std::move(message);
+  line["done"] = done;
   return line;
 }
 
-json OllamaWriter::Loaded() const {
-  json line = Line("", "", {}, true);
+OrderedJson OllamaWriter::Loaded() const {
+  OrderedJson line = Line("", "", {}, true);
   line["done_reason"] = "load";
   return line;
 }
@@ -78,15 +74,16 @@ void OllamaWriter::CloseCall(Events* events) {
   if (open_.empty()) return;
   const Call call = open_.back();
   open_.clear();
-  json arguments;
+  OrderedJson arguments;
   try {
-    arguments = ParseJson(call.arguments, call.name, {.deepest = kDeepest});
+    arguments = ParseOrderedJson(call.arguments, call.name, {.deepest = kDeepest});
   } catch (const InputError&) {
     return;  // an answer that was cut has no whole arguments
   }
-  const json written = {{"function", {{"name", call.name}, {"arguments", std::move(arguments)}}}};
+  const OrderedJson written = {
+      {"function", {{"name", call.name}, {"arguments", std::move(arguments)}}}};
   calls_.push_back(written);
-  events->push_back(Line("", "", json::array({written}), false));
+  events->push_back(Line("", "", OrderedJson::array({written}), false));
 }
 
 AnswerWriter::Events OllamaWriter::Take(const std::vector<AnswerPart>& parts) {
@@ -116,7 +113,7 @@ AnswerWriter::Events OllamaWriter::End(size_t, const Ended& ended) {
   Events events = Take(parts_.Finish());
   CloseCall(&events);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun_;
-  const json counts = {
+  const OrderedJson counts = {
       {"done_reason", ended.finish == rvv_runner::Finish::kLength ? "length" : "stop"},
       {"total_duration", Nanoseconds(taken.count())},
       {"load_duration", 0},
@@ -124,7 +121,7 @@ AnswerWriter::Events OllamaWriter::End(size_t, const Ended& ended) {
       {"prompt_eval_duration", Nanoseconds(SumOf(ended.prefill_seconds))},
       {"eval_count", ended.answer_tokens},
       {"eval_duration", Nanoseconds(SumOf(ended.decode_seconds))}};
-  json last = Line("", "", {}, true);
+  OrderedJson last = Line("", "", {}, true);
   last.update(counts);
   events.push_back(std::move(last));
   whole_ = Line(text_, thought_, calls_, true);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,12 +18,12 @@ std::string Rfc3339(int64_t seconds);
 // The name of a model with Ollama's tag.
 std::string TaggedName(const std::string& name);
 // A model in Ollama's lists. `bytes`: of its parameters; `digest`: of their index, or empty.
-Json OllamaModel(const std::string& name, int64_t bytes, const std::string& digest);
+OrderedJson OllamaModel(const std::string& name, int64_t bytes, const std::string& digest);
 // When a model is unloaded that never is.
 constexpr char kNever[] = "9999-12-31T23:59:59Z";
 
 // Ollama's error object.
-nlohmann::json OllamaError(const ApiError& error);
+OrderedJson OllamaError(const ApiError& error);
 
 // Writes the answer of /api/chat or /api/generate. A stream has a JSON text a line.
 class OllamaWriter final : public AnswerWriter {
@@ -34,15 +33,15 @@ class OllamaWriter final : public AnswerWriter {
                Thoughts thoughts);
 
   // The answer to a request that only loads the model.
-  nlohmann::json Loaded() const;
+  OrderedJson Loaded() const;
 
   Events Begin() override { return {}; }
   Events Next(size_t answer, const Piece& piece) override;
   Events End(size_t answer, const Ended& ended) override;
   Events Finish() override { return {}; }
-  nlohmann::json Failed(const ApiError& error) override { return OllamaError(error); }
+  OrderedJson Failed(const ApiError& error) override { return OllamaError(error); }
   Framing framing() const override { return Framing::kLines; }
-  nlohmann::json Body() const override { return whole_; }
+  OrderedJson Body() const override { return whole_; }
 
  private:
   using Kind = AnswerPart::Kind;
@@ -52,8 +51,8 @@ class OllamaWriter final : public AnswerWriter {
     std::string arguments;
   };
 
-  nlohmann::json Line(const std::string& text, const std::string& thought,
-                      const nlohmann::json& calls, bool done) const;
+  OrderedJson Line(const std::string& text, const std::string& thought, const OrderedJson& calls,
+                   bool done) const;
   Events Take(const std::vector<AnswerPart>& parts);
   void CloseCall(Events* events);
 
@@ -62,9 +61,9 @@ class OllamaWriter final : public AnswerWriter {
   AnswerParts parts_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::string text_, thought_;
-  nlohmann::json calls_ = nlohmann::json::array();
+  OrderedJson calls_ = OrderedJson::array();
   std::vector<Call> open_;  // the call that is being written, or none
-  nlohmann::json whole_;
+  OrderedJson whole_;
 };
 
 }  // namespace rvv_runner

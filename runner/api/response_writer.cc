@@ -6,20 +6,18 @@
 namespace rvv_runner {
 namespace {
 
-using nlohmann::json;
-
 // Fields of a response that repeat the request, with OpenAI's defaults.
-json Repeated(const ApiRequest& request, const OrderedJson& repeated) {
-  json all = {{"instructions", nullptr},
-              {"max_output_tokens", nullptr},
-              {"metadata", json::object()},
-              {"parallel_tool_calls", request.form.parallel},
-              {"temperature", request.sampling.temperature},
-              {"text", {{"format", {{"type", "text"}}}}},
-              {"tool_choice", "auto"},
-              {"tools", json::array()},
-              {"top_p", request.sampling.top_p}};
-  all.update(json(repeated));
+OrderedJson Repeated(const ApiRequest& request, const OrderedJson& repeated) {
+  OrderedJson all = {{"instructions", nullptr},
+                     {"max_output_tokens", nullptr},
+                     {"metadata", OrderedJson::object()},
+                     {"parallel_tool_calls", request.form.parallel},
+                     {"temperature", request.sampling.temperature},
+                     {"text", {{"format", {{"type", "text"}}}}},
+                     {"tool_choice", "auto"},
+                     {"tools", OrderedJson::array()},
+                     {"top_p", request.sampling.top_p}};
+  all.update(repeated);
   return all;
 }
 
@@ -29,18 +27,18 @@ std::string TypeOf(AnswerPart::Kind kind) {
 }
 
 // The name of an item's text in events.
-std::string TextEvent(const json& item) {
+std::string TextEvent(const OrderedJson& item) {
   if (item["type"] == "message") return "response.output_text";
   return item["type"] == "reasoning" ? "response.reasoning_text"
                                      : "response.function_call_arguments";
 }
 
-json TextPart(const json& item, const std::string& text) {
+OrderedJson TextPart(const OrderedJson& item, const std::string& text) {
   if (item["type"] == "reasoning") return {{"type", "reasoning_text"}, {"text", text}};
   return {{"type", "output_text"},
           {"text", text},
-          {"annotations", json::array()},
-          {"logprobs", json::array()}};
+          {"annotations", OrderedJson::array()},
+          {"logprobs", OrderedJson::array()}};
 }
 
 }  // namespace
@@ -52,17 +50,17 @@ ResponseWriter::ResponseWriter(const ApiRequest& request, const OrderedJson& rep
       parts_(request.form.tools.empty() || !tokenizer.calls() ? nullptr : &*tokenizer.calls(),
              thoughts) {}
 
-json ResponseWriter::Event(const std::string& type, json fields) {
-  fields["type"] = type;
-  fields["sequence_number"] = sequence_++;
-  return fields;
+OrderedJson ResponseWriter::Event(const std::string& type, const OrderedJson& fields) {
+  OrderedJson event = {{"type", type}, {"sequence_number", sequence_++}};
+  event.update(fields);
+  return event;
 }
 
-json ResponseWriter::ItemEvent(const std::string& type, json fields) {
-  fields["output_index"] = output_.size() - 1;
-  fields["item_id"] = Open()["id"];
-  if (Open()["type"] != "function_call") fields["content_index"] = 0;
-  return Event(type, std::move(fields));
+OrderedJson ResponseWriter::ItemEvent(const std::string& type, const OrderedJson& fields) {
+  OrderedJson place = {{"item_id", Open()["id"]}, {"output_index", output_.size() - 1}};
+  if (Open()["type"] != "function_call") place["content_index"] = 0;
+  place.update(fields);
+  return Event(type, place);
 }
 
 AnswerWriter::Events ResponseWriter::Begin() {
@@ -77,16 +75,14 @@ bool ResponseWriter::IsOpen(Kind kind) const {
 void ResponseWriter::OpenItem(Kind kind, const std::string& name, Events* events) {
   const std::string number =
       name_.id.substr(name_.id.find('_') + 1) + "_" + std::to_string(output_.size());
-  json item = {{"type", TypeOf(kind)}, {"status", "in_progress"}};
+  const char* prefix = kind == Kind::kText ? "msg_" : kind == Kind::kThought ? "rs_" : "fc_";
+  OrderedJson item = {{"type", TypeOf(kind)}, {"id", prefix + number}, {"status", "in_progress"}};
   if (kind == Kind::kText) {
-    item["id"] = "msg_" + number;
     item["role"] = "assistant";
-    item["content"] = json::array();
+    item["content"] = OrderedJson::array();
   } else if (kind == Kind::kThought) {
-    item["id"] = "rs_" + number;
-    item["summary"] = item["content"] = json::array();
+    item["summary"] = item["content"] = OrderedJson::array();
   } else {
-    item["id"] = "fc_" + number;
     item["call_id"] = "call_" + number;
     item["name"] = name;
     item["arguments"] = "";
@@ -96,21 +92,21 @@ void ResponseWriter::OpenItem(Kind kind, const std::string& name, Events* events
   events->push_back(
       Event("response.output_item.added", {{"output_index", output_.size() - 1}, {"item", item}}));
   if (kind == Kind::kCall) return;
-  const json part = TextPart(item, "");
+  const OrderedJson part = TextPart(item, "");
   Open()["content"].push_back(part);
   events->push_back(ItemEvent("response.content_part.added", {{"part", part}}));
 }
 
 void ResponseWriter::CloseItem(const char* status, Events* events) {
   if (!std::exchange(open_, false)) return;
-  json& item = Open();
+  OrderedJson& item = Open();
   if (item["type"] == "function_call") {
     events->push_back(ItemEvent("response.function_call_arguments.done",
                                 {{"arguments", item["arguments"]}, {"name", item["name"]}}));
   } else {
-    const json& part = item["content"][0];
-    json fields = {{"text", part["text"]}};
-    if (item["type"] == "message") fields["logprobs"] = json::array();
+    const OrderedJson& part = item["content"][0];
+    OrderedJson fields = {{"text", part["text"]}};
+    if (item["type"] == "message") fields["logprobs"] = OrderedJson::array();
     events->push_back(ItemEvent(TextEvent(item) + ".done", fields));
     events->push_back(ItemEvent("response.content_part.done", {{"part", part}}));
   }
@@ -125,11 +121,12 @@ void ResponseWriter::Take(const AnswerPart& part, Events* events) {
     OpenItem(part.kind, part.text, events);
   }
   if (part.kind == Kind::kCall) return;
-  json& item = Open();
-  json& text = part.kind == Kind::kArguments ? item["arguments"] : item["content"][0]["text"];
+  OrderedJson& item = Open();
+  OrderedJson& text =
+      part.kind == Kind::kArguments ? item["arguments"] : item["content"][0]["text"];
   text = text.get<std::string>() + part.text;
-  json fields = {{"delta", part.text}};
-  if (part.kind == Kind::kText) fields["logprobs"] = json::array();
+  OrderedJson fields = {{"delta", part.text}};
+  if (part.kind == Kind::kText) fields["logprobs"] = OrderedJson::array();
   events->push_back(ItemEvent(TextEvent(item) + ".delta", fields));
 }
 
@@ -152,27 +149,27 @@ AnswerWriter::Events ResponseWriter::Finish() {
   return {Event("response." + status_, {{"response", Body()}})};
 }
 
-json ResponseWriter::Failed(const ApiError& error) {
-  const json body = ErrorBody(error)["error"];
+OrderedJson ResponseWriter::Failed(const ApiError& error) {
+  const OrderedJson body = ErrorBody(error)["error"];
   return Event("error",
                {{"message", body["message"]}, {"code", body["code"]}, {"param", body["param"]}});
 }
 
-json ResponseWriter::Body() const {
-  json body = repeated_;
-  body.update({{"id", name_.id},
-               {"object", "response"},
-               {"created_at", name_.created},
-               {"model", name_.model},
-               {"status", status_},
-               {"background", false},
-               {"error", nullptr},
-               {"incomplete_details", nullptr},
-               {"output", output_},
-               {"previous_response_id", nullptr},
-               {"store", false},
-               {"truncation", "disabled"},
-               {"usage", nullptr}});
+OrderedJson ResponseWriter::Body() const {
+  OrderedJson body = {{"id", name_.id},
+                      {"object", "response"},
+                      {"created_at", name_.created},
+                      {"status", status_},
+                      {"background", false},
+                      {"error", nullptr},
+                      {"incomplete_details", nullptr},
+                      {"model", name_.model},
+                      {"output", output_},
+                      {"previous_response_id", nullptr},
+                      {"store", false},
+                      {"truncation", "disabled"},
+                      {"usage", nullptr}};
+  body.update(repeated_);
   if (status_ == "incomplete") body["incomplete_details"] = {{"reason", "max_output_tokens"}};
   if (status_ == "in_progress") return body;
   body["usage"] = {{"input_tokens", usage_.prompt()},

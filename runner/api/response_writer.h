@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "api/api_answer.h"
@@ -22,28 +21,28 @@ class ResponseWriter final : public AnswerWriter {
   Events Next(size_t answer, const Piece& piece) override;
   Events End(size_t answer, const Ended& ended) override;
   Events Finish() override;
-  nlohmann::json Failed(const ApiError& error) override;
+  OrderedJson Failed(const ApiError& error) override;
   Framing framing() const override { return Framing::kEvents; }
-  nlohmann::json Body() const override;
+  OrderedJson Body() const override;
 
  private:
   using Kind = AnswerPart::Kind;
 
-  nlohmann::json Event(const std::string& type, nlohmann::json fields);
+  OrderedJson Event(const std::string& type, const OrderedJson& fields);
   // An event of the item that is open.
-  nlohmann::json ItemEvent(const std::string& type, nlohmann::json fields);
-  nlohmann::json& Open() { return output_.back(); }
+  OrderedJson ItemEvent(const std::string& type, const OrderedJson& fields);
+  OrderedJson& Open() { return output_.back(); }
   bool IsOpen(Kind kind) const;
   void Take(const AnswerPart& part, Events* events);
   void OpenItem(Kind kind, const std::string& name, Events* events);
   void CloseItem(const char* status, Events* events);
 
   AnswerName name_;
-  nlohmann::json repeated_;  // of the request
+  OrderedJson repeated_;  // of the request
   AnswerParts parts_;
   Usage usage_{1};
   std::string status_ = "in_progress";
-  nlohmann::json output_ = nlohmann::json::array();
+  OrderedJson output_ = OrderedJson::array();
   bool open_ = false;  // the last item is being written
   int64_t sequence_ = 0;
 };

@@ -2,7 +2,7 @@
 #include "input/json.h"
 
 #include <limits>
-#include <set>
+#include <map>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -59,14 +59,20 @@ class Builder final : public nlohmann::json_sax<Value> {
   bool key(string_t& name) override {
     Count();
     auto& table = open_.back()->template get_ref<typename Value::object_t&>();
+    bool fresh = true;
     if constexpr (std::is_same_v<Value, Json>) {
-      const auto [place, fresh] = table.emplace(name, nullptr);
-      if (!fresh && bounds_.unique_names) Twice(name);
-      named_ = &place->second;
+      const auto found = table.emplace(name, nullptr);
+      fresh = found.second;
+      named_ = &found.first->second;
     } else {
       // The table itself would look at all of its names.
-      if (!names_.back().insert(name).second) Twice(name);
-      named_ = &table.emplace_back(name, nullptr).second;
+      const auto found = names_.back().emplace(name, table.size());
+      fresh = found.second;
+      if (fresh) table.emplace_back(name, nullptr);
+      named_ = &(table.begin() + static_cast<std::ptrdiff_t>(found.first->second))->second;
+    }
+    if (!fresh && bounds_.unique_names) {
+      throw InputError(what_ + ": the field '" + name + "' appears twice");
     }
     return true;
   }
@@ -78,10 +84,6 @@ class Builder final : public nlohmann::json_sax<Value> {
   Value Take() { return std::move(root_); }
 
  private:
-  [[noreturn]] void Twice(const std::string& name) const {
-    throw InputError(what_ + ": the field '" + name + "' appears twice");
-  }
-
   void Count() {
     if (++values_ <= bounds_.most_values) return;
     throw InputError(what_ + ": has more than " + std::to_string(bounds_.most_values) + " values");
@@ -119,9 +121,10 @@ class Builder final : public nlohmann::json_sax<Value> {
   const JsonBounds& bounds_;
   size_t values_ = 0;
   Value root_;
-  std::vector<Value*> open_;                  // the lists and tables around the next value
-  std::vector<std::set<std::string>> names_;  // of each of them that keeps their order
-  Value* named_ = nullptr;                    // the value of the last name
+  std::vector<Value*> open_;  // the lists and tables around the next value
+  // Names of each of them that keeps their order, and their places in it.
+  std::vector<std::map<std::string, size_t>> names_;
+  Value* named_ = nullptr;  // the value of the last name
 };
 
 template <typename Value>

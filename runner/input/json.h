@@ -24,7 +24,7 @@ struct JsonBounds {
 // to do that. The time grows with the length of the text. Throws InputError that names `what` if
 // the text is not UTF-8, is not JSON, or exceeds the bounds.
 Json ParseJson(std::string_view text, const std::string& what, const JsonBounds& bounds = {});
-// The same with the fields in their order. It refuses a name that a table has twice.
+// The same with the fields in their order.
 OrderedJson ParseOrderedJson(std::string_view text, const std::string& what,
                              const JsonBounds& bounds = {});
 

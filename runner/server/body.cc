@@ -31,8 +31,8 @@ bool Body::Read(const httplib::Request& request, const httplib::ContentReader& r
   return whole;
 }
 
-void Send(httplib::Response& response, const Json& body) {
-  response.set_content(Written(body), "application/json");
+void Send(httplib::Response& response, const OrderedJson& body) {
+  response.set_content(WrittenInOrder(body), "application/json");
 }
 
 }  // namespace rvv_runner

@@ -47,6 +47,6 @@ class Body {
 };
 
 // Answers with a JSON value.
-void Send(httplib::Response& response, const Json& body);
+void Send(httplib::Response& response, const OrderedJson& body);
 
 }  // namespace rvv_runner

@@ -24,8 +24,6 @@ namespace {
 
 constexpr size_t kTextsAtOnce = 8;
 
-using nlohmann::json;
-
 constexpr size_t kLargeBody = size_t{64} << 10;  // bytes; such bodies are read one at a time
 
 int64_t Now() {
@@ -71,8 +69,8 @@ void NoteHeaders(size_t dropped, const std::vector<std::string>& ignored,
   if (!ignored.empty()) response.set_header("X-Ignored-Fields", Listed(ignored));
 }
 
-json TextsOf(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
-  json texts = json::array();
+OrderedJson TextsOf(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  OrderedJson texts = OrderedJson::array();
   for (const int32_t id : ids) texts.push_back(tokenizer.Visible(id));
   return texts;
 }
@@ -109,7 +107,7 @@ std::vector<float> Shortened(std::vector<float> vector, int64_t dimensions) {
 }
 
 // A vector as OpenAI's protocol has it: a list, or little-endian float32 numbers in base64.
-json VectorOf(const std::vector<float>& vector, bool base64) {
+OrderedJson VectorOf(const std::vector<float>& vector, bool base64) {
   if (!base64) return vector;
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
   const auto* bytes = reinterpret_cast<const char*>(vector.data());
@@ -132,7 +130,7 @@ void Endpoints::Numbers(const httplib::Request&, httplib::Response& response) co
                        "text/plain; version=0.0.4; charset=utf-8");
 }
 
-json Endpoints::About() const {
+OrderedJson Endpoints::About() const {
   return {{"id", served_.name},
           {"object", "model"},
           {"created", started_},
@@ -141,7 +139,7 @@ json Endpoints::About() const {
 }
 
 void Endpoints::Models(const httplib::Request&, httplib::Response& response) const {
-  Send(response, {{"object", "list"}, {"data", json::array({About()})}});
+  Send(response, {{"object", "list"}, {"data", OrderedJson::array({About()})}});
 }
 
 void Endpoints::Model(const httplib::Request& request, httplib::Response& response) const {
@@ -251,7 +249,7 @@ void Endpoints::Embed(const httplib::Request& request, size_t owner, Body* body,
   if (stopping_) throw StoppingError();
   const auto asked = Read(body, [&] { return ParseEmbeddingRequest(body->text()); });
   const Vectors found = VectorsOf(asked, "input", body, request, owner);
-  json data = json::array();
+  OrderedJson data = OrderedJson::array();
   for (const auto& vector : found.vectors) {
     data.push_back({{"object", "embedding"},
                     {"index", data.size()},
@@ -306,7 +304,7 @@ void Endpoints::OllamaEmbed(bool older, const httplib::Request& request, size_t 
 }
 
 void Endpoints::OllamaModels(bool running, httplib::Response& response) const {
-  json model = OllamaModel(served_.name, served_.bytes, served_.digest);
+  OrderedJson model = OllamaModel(served_.name, served_.bytes, served_.digest);
   if (running) {
     // It is never unloaded.
     model.update({{"expires_at", kNever}, {"size_vram", 0}});
@@ -314,7 +312,7 @@ void Endpoints::OllamaModels(bool running, httplib::Response& response) const {
   } else {
     model["modified_at"] = Rfc3339(started_);
   }
-  Send(response, {{"models", json::array({std::move(model)})}});
+  Send(response, {{"models", OrderedJson::array({std::move(model)})}});
 }
 
 void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
@@ -323,7 +321,7 @@ void Endpoints::OllamaShow(Body* body, httplib::Response& response) {
     served_.CheckIgnored(OllamaShowFields().Read(ParseBody(body->text()), body->text(), &name));
     served_.CheckModel(name);
   });
-  json capabilities = {served_.encodes ? "embedding" : "completion"};
+  OrderedJson capabilities = {served_.encodes ? "embedding" : "completion"};
   if (served_.tokenizer->calls()) capabilities.push_back("tools");
   const ChatTemplate& chat = served_.tokenizer->chat();
   if (chat.thinks() || chat.has_channels()) capabilities.push_back("thinking");
@@ -354,8 +352,9 @@ void Endpoints::Tokenize(Body* body, httplib::Response& response) {
       ids.insert(ids.begin(), tokenizer.first().begin(), tokenizer.first().end());
       ids.insert(ids.end(), tokenizer.last().begin(), tokenizer.last().end());
     }
-    json answer = {{"count", ids.size()}, {"max_model_len", served_.context}, {"tokens", ids}};
-    answer["token_strs"] = request.texts ? TextsOf(tokenizer, ids) : json();
+    OrderedJson answer = {
+        {"count", ids.size()}, {"max_model_len", served_.context}, {"tokens", ids}};
+    answer["token_strs"] = request.texts ? TextsOf(tokenizer, ids) : OrderedJson();
     NoteHeaders(encoded.dropped, request.ignored, response);
     Send(response, answer);
   });
@@ -378,7 +377,7 @@ void Endpoints::Detokenize(Body* body, httplib::Response& response) {
 void Endpoints::TokenizerInfo(const httplib::Request&, httplib::Response& response) const {
   const Tokenizer& tokenizer = *served_.tokenizer;
   const auto name = [&](const std::vector<int32_t>& ids) {
-    return ids.empty() ? json() : json(tokenizer.Visible(ids.front()));
+    return ids.empty() ? OrderedJson() : OrderedJson(tokenizer.Visible(ids.front()));
   };
   Send(response, {{"bos_token", name(tokenizer.first())},
                   {"eos_token", name(tokenizer.stop())},

@@ -55,7 +55,7 @@ class Endpoints {
   void Stop(std::chrono::milliseconds most) { stopping_.Begin(most); }
 
  private:
-  nlohmann::json About() const;
+  OrderedJson About() const;
   // The vectors of texts, and the number of their tokens.
   struct Vectors {
     std::vector<std::vector<float>> vectors;

@@ -59,18 +59,18 @@ class EventStream {
   }
 
  private:
-  void Note(const Json& event) {
+  void Note(const OrderedJson& event) {
     if (framing_ == Framing::kLines) {
-      pending_ += Written(event) + "\n";
+      pending_ += WrittenInOrder(event) + "\n";
       return;
     }
     // Events of /v1/responses have types.
     if (event.contains("type")) pending_ += "event: " + event["type"].get<std::string>() + "\n";
-    pending_ += "data: " + Written(event) + "\n\n";
+    pending_ += "data: " + WrittenInOrder(event) + "\n\n";
   }
 
   void NoteAll(const AnswerWriter::Events& events) {
-    for (const Json& event : events) Note(event);
+    for (const OrderedJson& event : events) Note(event);
   }
 
   void Close() {

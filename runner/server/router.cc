@@ -19,8 +19,6 @@
 namespace rvv_runner {
 namespace {
 
-using json = Json;
-
 constexpr time_t kConnect = 5;  // seconds
 constexpr int kTries = 3;       // to get an answer
 constexpr auto kEnding = std::chrono::milliseconds(250);
@@ -46,7 +44,7 @@ size_t Router::Find(const std::string& name) {
 
 void Router::Get(const std::string& path, const httplib::Request& request,
                  httplib::Response& response) {
-  const auto about = [&](const StoredModel& model) -> json {
+  const auto about = [&](const StoredModel& model) -> OrderedJson {
     return {
         {"id", model.name}, {"object", "model"}, {"created", started_}, {"owned_by", "mlc-rvv"}};
   };
@@ -58,14 +56,14 @@ void Router::Get(const std::string& path, const httplib::Request& request,
   } else if (path == "/v1/models/:model") {
     Send(response, about(servers_->models()[Find(request.path_params.at("model"))]));
   } else if (path == "/v1/models") {
-    json list = json::array();
+    OrderedJson list = OrderedJson::array();
     for (const StoredModel& model : servers_->models()) list.push_back(about(model));
     Send(response, {{"object", "list"}, {"data", std::move(list)}});
   } else if (path == "/api/tags" || path == "/api/ps") {
-    json list = json::array();
+    OrderedJson list = OrderedJson::array();
     for (size_t i = 0; i < servers_->models().size(); ++i) {
       const StoredModel& model = servers_->models()[i];
-      json one = OllamaModel(model.name, model.bytes, model.digest);
+      OrderedJson one = OllamaModel(model.name, model.bytes, model.digest);
       if (path == "/api/tags") {
         one["modified_at"] = Rfc3339(started_);
       } else {
@@ -86,15 +84,15 @@ void Router::Post(const httplib::Request& request, Body* body, httplib::Response
   std::string name;
   ModelServers::Kept kept;
   {
-    const json parsed = ParseBody(body->text());
-    const auto field = [&](const char* key) -> const json* {
+    const Json parsed = ParseBody(body->text());
+    const auto field = [&](const char* key) -> const Json* {
       const auto found = parsed.is_object() ? parsed.find(key) : parsed.end();
       return found == parsed.end() || found->is_null() ? nullptr : &*found;
     };
-    const json* model = field("model");
+    const Json* model = field("model");
     if (model == nullptr && request.path == "/api/show") model = field("name");
     if (model != nullptr) name = ReadText("model", *model);
-    const json* time = IsOllama(request.path) ? field("keep_alive") : nullptr;
+    const Json* time = IsOllama(request.path) ? field("keep_alive") : nullptr;
     if (time != nullptr) kept = ReadKeepAlive(*time);
   }
   const size_t found = Find(name);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -18,6 +19,7 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
 USER = {"role": "user", "content": "abc"}
+LETTERS = 69  # tokens of a vocabulary without merges
 ARGUMENTS = '{"b": 1, "a": null}'
 
 
@@ -64,6 +66,28 @@ def test_arguments_keep_their_order_and_null(speaking: Callable[[str], Served]) 
     reply = server.post("/api/chat", {"messages": [USER, theirs, USER], "stream": False})
     said = server.post(CHAT, ours).json()["choices"][0]["message"]["content"]
     assert reply.json()["message"]["content"] == said
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_ollamas_calls_keep_their_order(program: Path, tmp_path: Path, twice: bool) -> None:
+    """The scripted answer is the prompt, letter by letter from its end."""
+    table = tmp_path / "tokenizer.bin"
+    table.write_bytes(pack(text_probe.tiny(LETTERS, tool_templates.HERMES)))
+    first = '{"z": {"b": 1, "a": 2}, "c": 3' + ', "c": 4' * twice
+    answer = '<tool_call>\n{"name": "f", "arguments": ' + first + "}}\n</tool_call>"
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    asked = {"messages": [{"role": "user", "content": answer[::-1]}], "tools": [tool]}
+    with served.serving([str(program), str(table), "8", "0", "127.0.0.1"], tmp_path) as server:
+        whole = server.post("/api/chat", {**asked, "stream": False})
+        lines = server.post("/api/chat", asked).body.decode().splitlines()
+    told = whole.json()
+    assert list(told)[:5] == ["model", "created_at", "message", "done", "done_reason"]
+    assert list(told["message"]) == ["role", "content", "tool_calls"]
+    (streamed,) = (m for line in lines if "tool_calls" in (m := json.loads(line)["message"]))
+    for message in (told["message"], streamed):
+        (made,) = message["tool_calls"]
+        written = {"name": "f", "arguments": {"z": {"b": 1, "a": 2}, "c": 3 + twice}}
+        assert json.dumps(made["function"]) == json.dumps(written)
 
 
 @pytest.mark.parametrize("arguments", ["", None, "{}"])
