@@ -60,6 +60,7 @@ class SchemaPreparation {
 
   OrderedJson Done(OrderedJson schema, const std::string& type) {
     if (!type.empty()) Restrict(&schema, type);
+    whole_ = &schema;
     Visit(&schema, "", "");
     for (const auto& [place, target] : references_) {
       if (!visited_.contains(target)) Refuse(place + "/$ref", "does not point to a schema in it");
@@ -207,23 +208,77 @@ class SchemaPreparation {
     }
   }
 
-  // Writes oneOf as anyOf where no value can fit two of its schemas, as each has other types.
-  // XGrammar knows fewer such schemas.
-  static void ExpressOneOf(OrderedJson* schema) {
-    if (!schema->contains("oneOf") || schema->contains("anyOf")) return;
+  // The schema that a reference in another one's place stands for.
+  const OrderedJson& Meant(const OrderedJson& schema) const {
+    if (!schema.is_object() || !schema.contains("$ref")) return schema;
+    const OrderedJson& target = schema["$ref"];
+    if (!target.is_string() || !target.get_ref<const std::string&>().starts_with("#/"))
+      return schema;
+    const OrderedJson::json_pointer place(target.get<std::string>().substr(1));
+    return whole_->contains(place) ? whole_->at(place) : schema;
+  }
+
+  // True if each schema has other types.
+  bool DifferInType(const OrderedJson& parts) const {
     std::set<std::string> seen;
-    for (const OrderedJson& part : (*schema)["oneOf"]) {
-      if (!part.is_object() || !part.contains("type")) return;
+    return std::all_of(parts.begin(), parts.end(), [&](const OrderedJson& given) {
+      const OrderedJson& part = Meant(given);
+      if (!part.is_object() || !part.contains("type")) return false;
       const OrderedJson& types = part["type"];
       std::set<std::string> own;
       for (const OrderedJson& type : types.is_array() ? types : OrderedJson::array({types})) {
-        if (!type.is_string()) return;
+        if (!type.is_string()) return false;
         own.insert(type == "integer" ? "number" : type.get<std::string>());
       }
-      for (const std::string& type : own) {
-        if (!seen.insert(type).second) return;
-      }
+      return std::all_of(own.begin(), own.end(),
+                         [&](auto& type) { return seen.insert(type).second; });
+    });
+  }
+
+  // The texts that a property of an object must be one of; none if the schema does not say so.
+  static std::set<std::string> Marks(const OrderedJson& schema, const std::string& name) {
+    const OrderedJson none = OrderedJson::object();
+    if (!schema.is_object() || schema.value("type", OrderedJson()) != "object") return {};
+    const OrderedJson required = schema.value("required", OrderedJson::array());
+    const OrderedJson properties = schema.value("properties", none);
+    if (std::count(required.begin(), required.end(), OrderedJson(name)) == 0) return {};
+    const OrderedJson property = properties.is_object() ? properties.value(name, none) : none;
+    if (!property.is_object()) return {};
+    const OrderedJson values = property.contains("const")
+                                   ? OrderedJson::array({property["const"]})
+                                   : property.value("enum", OrderedJson::array());
+    std::set<std::string> marks;
+    for (const OrderedJson& value : values) {
+      if (!value.is_string()) return {};
+      marks.insert(value.get<std::string>());
     }
+    return marks;
+  }
+
+  // True if each schema is of objects, and gives one property of them other values.
+  bool DifferInMark(const OrderedJson& parts) const {
+    const OrderedJson& first = Meant(parts.front());
+    if (!first.is_object() || !first.contains("properties")) return false;
+    const auto marks = [&](const std::string& name) {
+      std::set<std::string> seen;
+      return std::all_of(parts.begin(), parts.end(), [&](const OrderedJson& part) {
+        const std::set<std::string> own = Marks(Meant(part), name);
+        return !own.empty() && std::all_of(own.begin(), own.end(), [&](const std::string& mark) {
+          return seen.insert(mark).second;
+        });
+      });
+    };
+    const auto names = first["properties"].items();
+    return std::any_of(names.begin(), names.end(),
+                       [&](const auto& one) { return marks(one.key()); });
+  }
+
+  // Writes oneOf as anyOf where no value can fit two of its schemas. XGrammar knows fewer such
+  // schemas.
+  void ExpressOneOf(OrderedJson* schema) const {
+    if (!schema->contains("oneOf") || schema->contains("anyOf")) return;
+    const OrderedJson& parts = (*schema)["oneOf"];
+    if (!DifferInType(parts) && !DifferInMark(parts)) return;
     OrderedJson written = OrderedJson::object();
     for (const auto& [name, value] : schema->items()) {
       written[name == "oneOf" ? "anyOf" : name] = value;
@@ -357,6 +412,7 @@ class SchemaPreparation {
   }
 
   std::string where_;
+  const OrderedJson* whole_ = nullptr;
   std::set<std::string> visited_;
   int64_t of_patterns_ = 0;
   std::vector<std::pair<std::string, std::string>> references_;

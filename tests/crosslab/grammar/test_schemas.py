@@ -53,7 +53,27 @@ def test_random_answers_are_valid(probe: Path, table: Path) -> None:
     assert valid >= 500
 
 
+DIGIT = {"enum": [1, 2]}
+
+
+def marked(mark: Any, *, required: Sequence[str] = ("kind",)) -> dict[str, Any]:
+    """The schema of an object whose property says of which kind it is, as pydantic writes it."""
+    properties = {"kind": {"type": "string", **mark}, "size": DIGIT}
+    return {"type": "object", "properties": properties, "required": [*required]}
+
+
+def one_of(*parts: dict[str, Any]) -> dict[str, Any]:
+    """Of schemas behind references; the field is before the definitions."""
+    names = [f"#/$defs/{number}" for number in range(len(parts))]
+    kinds = {"discriminator": {"propertyName": "kind"}, "oneOf": [{"$ref": n} for n in names]}
+    defs = {"$defs": {str(number): part for number, part in enumerate(parts)}}
+    return {"type": "object", "properties": {"it": kinds}, "required": ["it"], **defs}
+
+
+A, B = {"const": "a"}, {"enum": ["b", "c"]}
 EXPRESSED: list[Any] = [
+    one_of(marked(A), marked(B)),
+    one_of({"type": "null"}, {"enum": ["a"], "type": "string"}),
     {},
     True,
     {"minimum": 3},
@@ -115,6 +135,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$ref": "#"}, ""),
     ({"allOf": [{"type": "string"}, {"minLength": 2}]}, ""),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ""),
+    (one_of(marked(A), marked({"enum": ["b", "a"]})), ""),
+    (one_of(marked(A), marked(B, required=())), ""),
+    (one_of(marked(A), {**marked(B), "type": ["object", "null"]}), ""),
+    (one_of(marked(A), {"$ref": "#/$defs/2"}), ".$defs.1.$ref"),
     ({"type": "number", "multipleOf": 0.1}, ""),
     ({"type": "string", "pattern": 'a"b'}, ".pattern"),
     ({"type": "string", "pattern": "a\nb"}, ".pattern"),
