@@ -25,6 +25,10 @@ const char* const kOfPatterns[] = {"patternProperties", "additionalProperties",
 const std::set<std::string_view> kNamedSchemas = {"properties", "$defs", "definitions"};
 const std::set<std::string_view> kValues = {"const", "enum", "default", "examples"};
 
+// References to definitions by their older name, and as MoveDefinitions writes them.
+constexpr std::string_view kOlder = "#/definitions/";
+constexpr std::string_view kRenamed = "#/$defs/definitions.";
+
 // A reference as a URI: other characters in it are percent-encoded.
 std::string Encoded(const std::string& reference) {
   constexpr std::string_view kDigits = "0123456789ABCDEF";
@@ -50,7 +54,9 @@ void Adapt(OrderedJson* schema) {
   schema->erase("pattern");
   const auto reference = schema->find("$ref");
   if (reference != schema->end() && reference->is_string()) {
-    *reference = Encoded(reference->get<std::string>());
+    std::string target = reference->get<std::string>();
+    if (target.starts_with(kOlder)) target.replace(0, kOlder.size(), kRenamed);
+    *reference = Encoded(target);
   }
   if (schema->contains("patternProperties")) {
     for (const char* name : kOfPatterns) schema->erase(name);
@@ -63,6 +69,14 @@ void Adapt(OrderedJson* schema) {
       for (auto& [key, part] : value.items()) Adapt(&part);
     }
   }
+}
+
+// The library knows the older name in the older drafts alone.
+void MoveDefinitions(OrderedJson* schema) {
+  if (!schema->is_object() || !schema->contains("definitions")) return;
+  const OrderedJson older = schema->at("definitions");
+  schema->erase("definitions");
+  for (const auto& [name, part] : older.items()) (*schema)["$defs"]["definitions." + name] = part;
 }
 
 // Names of drafts are written with and without the # at the end. The library knows no other drafts,
@@ -133,6 +147,7 @@ class Validator::Compiled {
 Validator::Validator(OrderedJson schema, const std::string& where) {
   Adapt(&schema);
   NameDraft(&schema);
+  MoveDefinitions(&schema);
   try {
     compiled_ = std::make_unique<const Compiled>(schema);
   } catch (const std::exception& error) {

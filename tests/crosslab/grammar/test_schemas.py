@@ -74,6 +74,9 @@ A, B = {"const": "a"}, {"enum": ["b", "c"]}
 EXPRESSED: list[Any] = [
     one_of(marked(A), marked(B)),
     one_of({"type": "null"}, {"enum": ["a"], "type": "string"}),
+    {"definitions": {"a": DIGIT}, "$defs": {"a": A}, "items": {"$ref": "#/definitions/a"}}
+    | {"type": "array", "maxItems": 2},
+    {"definitions": {"a": DIGIT, "b": {"$ref": "#/definitions/a"}}, "$ref": "#/definitions/b"},
     {},
     True,
     {"minimum": 3},
