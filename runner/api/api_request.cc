@@ -52,7 +52,11 @@ void ReadStreamOptions(const FieldValue& at, ApiRequest* request) {
 
 void ReadSeed(const FieldValue& at, ApiRequest* request) {
   constexpr int64_t kExact = int64_t{1} << 53;
-  request->sampling.seed = static_cast<uint64_t>(ReadInteger(at.name, at.value, -kExact, kExact));
+  // One that is written as a real number has to be exact.
+  request->sampling.seed =
+      at.value.is_number_integer()
+          ? at.value.get<uint64_t>()
+          : static_cast<uint64_t>(ReadInteger(at.name, at.value, -kExact, kExact));
 }
 
 // A real number of the sampling, between bounds that the engine checks.

@@ -329,7 +329,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"a": 1}}, "logit_bias"),
     ({"logit_bias": {"1": "a"}}, "logit_bias"),
     ({"logit_bias": [1]}, "logit_bias"),
-    ({"seed": 1 << 60}, "seed"),
+    ({"seed": 1 << 64}, "seed"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"more": True}}, "stream_options.more"),
@@ -428,6 +428,11 @@ def nulls(body: Any) -> Iterator[tuple[Any, Any]]:
                 one, other = body.copy(), body.copy()
                 one[key], other[key] = changes
                 yield one, other
+
+
+@pytest.mark.parametrize("seed", [(1 << 63) - 1, -(1 << 63), (1 << 64) - 1, 3.0])
+def test_seeds_have_64_bits(server: Served, seed: float) -> None:
+    assert server.post(TEXT, {"prompt": "a", "max_tokens": 1, "seed": seed}).status == 200
 
 
 @pytest.mark.parametrize(("path", "seed"), BODIES)
