@@ -176,9 +176,10 @@ Fields ChatFields() {
   Fields fields = {
       ModelField(&ApiRequest::model),
       Messages(),
-      Count("max_completion_tokens", 1, kMany, &Sampling::max_tokens,
+      Count("max_completion_tokens", 1, kMostAsked, &Sampling::max_tokens,
             "as many as fit if absent or larger"),
-      Count("max_tokens", 1, kMany, &Sampling::max_tokens, "not beside `max_completion_tokens`"),
+      Count("max_tokens", 1, kMostAsked, &Sampling::max_tokens,
+            "not beside `max_completion_tokens`"),
       {{"logprobs", Support::kWorks, {{"type", "boolean"}}, ""}, logprobs},
       Count("top_logprobs", 0, kMostTop, &Sampling::top_logprobs, "needs `logprobs`"),
       NeutralField<ApiRequest>("modalities", Json::array({"text"}), "this model writes only text"),
@@ -202,10 +203,10 @@ Request Prompt() {
 
 Request TextTokens() {
   const auto read = [](const FieldValue& at, ApiRequest* request) {
-    request->sampling.max_tokens = ReadInteger(at.name, at.value, 0, kMany);
+    request->sampling.max_tokens = ReadInteger(at.name, at.value, 0, kMostAsked);
     request->only_reads = request->sampling.max_tokens == 0;
   };
-  const OrderedJson schema = {{"type", "integer"}, {"minimum", 0}, {"maximum", kMany}};
+  const OrderedJson schema = {{"type", "integer"}, {"minimum", 0}, {"maximum", kMostAsked}};
   return {{"max_tokens", Support::kWorks, schema, "16 if absent; 0 needs `echo`"}, read};
 }
 

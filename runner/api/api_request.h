@@ -49,8 +49,9 @@ struct ApiRequest {
 };
 
 constexpr size_t kMostPrompts = 16;
-constexpr int64_t kMostAnswers = 16;  // of one request
-constexpr int64_t kMostTop = 20;      // alternatives to a token
+constexpr int64_t kMostAnswers = 16;              // of one request
+constexpr int64_t kMostAsked = int64_t{1} << 53;  // that may be asked for; fewer may fit
+constexpr int64_t kMostTop = 20;                  // alternatives to a token
 
 // Reads a prompt or a list of at most so many. Throws ApiError (400).
 std::vector<ApiPrompt> ReadPrompts(const FieldValue& at, size_t most);

@@ -17,8 +17,6 @@ namespace {
 using OllamaField = RequestField<OllamaRequest>;
 using Fields = FieldTable<OllamaRequest>::Fields;
 
-constexpr int64_t kMany = int64_t{1} << 30;
-
 // The names of sampling options that Ollama and OpenAI's protocol call by other names.
 struct Option {
   const char* name;
@@ -47,7 +45,7 @@ void ReadOptions(const FieldValue& at, OllamaRequest* request) {
       known.At(option->field).read({place, value, {}}, &request->api);
     } else if (name == "num_predict") {
       // -1 and -2 mean until the end.
-      const int64_t most = ReadInteger(place, value, -2, kMany);
+      const int64_t most = ReadInteger(place, value, -2, kMostAsked);
       request->api.sampling.max_tokens = std::max<int64_t>(most, 0);
     } else {
       request->api.ignored.push_back(place);

@@ -73,7 +73,7 @@ void CheckSampling(const Sampling& sampling, int64_t vocabulary) {
   }
   CheckRange("presence_penalty", sampling.presence_penalty, -kMostPenalty, kMostPenalty);
   CheckRange("frequency_penalty", sampling.frequency_penalty, -kMostPenalty, kMostPenalty);
-  CheckRange("max_tokens", static_cast<double>(sampling.max_tokens), 0.0, 1e9);
+  CheckRange("max_tokens", static_cast<double>(sampling.max_tokens), 0.0, 0x1p53);
   CheckRange("top_logprobs", static_cast<double>(sampling.top_logprobs), -1.0, kMostTopLogprobs);
   for (const auto& [token, bias] : sampling.logit_bias) {
     CheckRange("logit_bias", bias, -kMostBias, kMostBias);

@@ -430,6 +430,16 @@ def nulls(body: Any) -> Iterator[tuple[Any, Any]]:
                 yield one, other
 
 
+@pytest.mark.parametrize("most", [(1 << 31) - 1, 10**12, 1 << 53])
+def test_as_many_tokens_as_fit(tiny_server: Served, most: int) -> None:
+    stop = {"stop": ["a"], "seed": 1}
+    chat = {"messages": ASKED["messages"], "max_completion_tokens": most, **stop}
+    assert tiny_server.post(CHAT, chat).status == 200
+    assert tiny_server.post(TEXT, {"prompt": "a", "max_tokens": most, **stop}).status == 200
+    ollama = {"prompt": "a", "options": {"num_predict": most, **stop}, "stream": False}
+    assert tiny_server.post("/api/generate", ollama).status == 200
+
+
 @pytest.mark.parametrize("seed", [(1 << 63) - 1, -(1 << 63), (1 << 64) - 1, 3.0])
 def test_seeds_have_64_bits(server: Served, seed: float) -> None:
     assert server.post(TEXT, {"prompt": "a", "max_tokens": 1, "seed": seed}).status == 200
