@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/joined_schema.h"
 #include "grammar/pattern.h"
 
 namespace rvv_runner {
 namespace {
 
-using Names = std::set<std::string_view>;
+using Names = SchemaNames;
 
 const Names kRefused = {
     "not",
@@ -33,13 +34,6 @@ const Names kRefused = {
 };
 // XGrammar reads the first of these and ignores all other keywords beside it.
 const std::vector<std::string_view> kAlone = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
-const Names kOfObjects = {"properties",        "required",      "additionalProperties",
-                          "patternProperties", "propertyNames", "unevaluatedProperties",
-                          "minProperties",     "maxProperties"};
-const Names kOfArrays = {"items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"};
-const Names kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-                          "multipleOf"};
-const Names kOfStrings = {"pattern", "minLength", "maxLength", "format"};
 const Names kCounts = {"minItems",      "maxItems",  "minProperties",
                        "maxProperties", "minLength", "maxLength"};
 // XGrammar writes bounds as whole numbers of 64 bits, and with six digits after the point.
@@ -53,6 +47,11 @@ constexpr size_t kMostParts = 1000;
 constexpr size_t kMostValues = 500;       // of one enum
 constexpr size_t kMostCounted = 64;       // properties where minProperties or maxProperties counts
 constexpr int64_t kMostOfPatterns = 512;  // characters, see Pattern
+constexpr size_t kMostCopied = 1 << 18;   // bytes that stand in several parts of anyOf
+constexpr int kMostMeant = 64;            // references whose target is copied
+
+// A format alone is an annotation.
+bool Asserts(std::string_view keyword) { return Bounds(keyword) && keyword != "format"; }
 
 class SchemaPreparation {
  public:
@@ -61,6 +60,7 @@ class SchemaPreparation {
   OrderedJson Done(OrderedJson schema, const std::string& type) {
     if (!type.empty()) Restrict(&schema, type);
     whole_ = &schema;
+    given_ = schema;
     Visit(&schema, "", "");
     for (const auto& [place, target] : references_) {
       if (!visited_.contains(target)) Refuse(place + "/$ref", "does not point to a schema in it");
@@ -110,6 +110,8 @@ class SchemaPreparation {
         Refuse(place + "/" + std::string(name), "must be a whole number of 0 or more");
       }
     }
+    JoinAllOf(schema);
+    JoinBeside(schema, place);
     VisitParts(schema, place);
     ExpressOneOf(schema);
     const auto alone = std::find_if(kAlone.begin(), kAlone.end(),
@@ -208,21 +210,24 @@ class SchemaPreparation {
     }
   }
 
-  // The schema that a reference in another one's place stands for.
-  const OrderedJson& Meant(const OrderedJson& schema) const {
+  // The schema of `whole` that a reference in another one's place stands for.
+  static const OrderedJson& Meant(const OrderedJson& whole, const OrderedJson& schema) {
     if (!schema.is_object() || !schema.contains("$ref")) return schema;
     const OrderedJson& target = schema["$ref"];
     if (!target.is_string() || !target.get_ref<const std::string&>().starts_with("#/"))
       return schema;
-    const OrderedJson::json_pointer place(target.get<std::string>().substr(1));
-    return whole_->contains(place) ? whole_->at(place) : schema;
+    try {
+      return whole.at(OrderedJson::json_pointer(target.get<std::string>().substr(1)));
+    } catch (const OrderedJson::exception&) {
+      return schema;  // no pointer, or to nothing
+    }
   }
 
   // True if each schema has other types.
   bool DifferInType(const OrderedJson& parts) const {
     std::set<std::string> seen;
     return std::all_of(parts.begin(), parts.end(), [&](const OrderedJson& given) {
-      const OrderedJson& part = Meant(given);
+      const OrderedJson& part = Meant(*whole_, given);
       if (!part.is_object() || !part.contains("type")) return false;
       const OrderedJson& types = part["type"];
       std::set<std::string> own;
@@ -257,12 +262,12 @@ class SchemaPreparation {
 
   // True if each schema is of objects, and gives one property of them other values.
   bool DifferInMark(const OrderedJson& parts) const {
-    const OrderedJson& first = Meant(parts.front());
+    const OrderedJson& first = Meant(*whole_, parts.front());
     if (!first.is_object() || !first.contains("properties")) return false;
     const auto marks = [&](const std::string& name) {
       std::set<std::string> seen;
       return std::all_of(parts.begin(), parts.end(), [&](const OrderedJson& part) {
-        const std::set<std::string> own = Marks(Meant(part), name);
+        const std::set<std::string> own = Marks(Meant(*whole_, part), name);
         return !own.empty() && std::all_of(own.begin(), own.end(), [&](const std::string& mark) {
           return seen.insert(mark).second;
         });
@@ -271,6 +276,60 @@ class SchemaPreparation {
     const auto names = first["properties"].items();
     return std::any_of(names.begin(), names.end(),
                        [&](const auto& one) { return marks(one.key()); });
+  }
+
+  // Joins the schemas of allOf with the keywords beside it, if they can be joined.
+  void JoinAllOf(OrderedJson* schema) {
+    const OrderedJson parts = schema->value("allOf", OrderedJson());
+    OrderedJson rest = *schema;
+    rest.erase("allOf");
+    if (!parts.is_array() || parts.empty()) return;
+    const auto keywords = rest.items();
+    const bool asserts = std::any_of(keywords.begin(), keywords.end(),
+                                     [](const auto& it) { return Asserts(it.key()); });
+    if (parts.size() == 1 && !asserts) return;
+    for (const OrderedJson& part : parts) {
+      if (!JoinMeant(part, &rest)) return;
+    }
+    *schema = std::move(rest);
+  }
+
+  // Joins each schema of anyOf or oneOf with the keywords beside it, if all can be joined.
+  void JoinBeside(OrderedJson* schema, const std::string& place) {
+    const char* name = schema->contains("anyOf") ? "anyOf" : "oneOf";
+    const OrderedJson parts = schema->value(name, OrderedJson());
+    OrderedJson outer = OrderedJson::object();
+    OrderedJson beside = OrderedJson::object();
+    for (const auto& [key, value] : schema->items()) (Asserts(key) ? beside : outer)[key] = value;
+    if (beside.empty() || !parts.is_array()) return;
+    if (parts.size() * beside.dump().size() > kMostCopied) {
+      Refuse(place + "/" + name, "is too long beside other keywords, which each part repeats");
+    }
+    outer[name] = OrderedJson::array();
+    for (const OrderedJson& part : parts) {
+      const OrderedJson& meant = Meant(given_, part);
+      OrderedJson joined = meant;
+      // A reference stays where its target has the keywords itself.
+      if (Join(beside, &joined) && joined == meant) {
+        joined = part;
+      } else if (joined = beside; !JoinMeant(part, &joined)) {
+        return;
+      }
+      outer[name].push_back(joined);
+    }
+    *schema = std::move(outer);
+  }
+
+  // Joins a schema with a part, or with what the part refers to.
+  bool JoinMeant(const OrderedJson& part, OrderedJson* schema) {
+    const OrderedJson& meant = Meant(given_, part);
+    if (&meant == &part) return !part.contains("$ref") && Join(part, schema);
+    const auto keywords = part.items();
+    const bool alone = std::none_of(keywords.begin(), keywords.end(), [](const auto& it) {
+      return Asserts(it.key()) ||
+             (it.key() != "$ref" && std::count(kAlone.begin(), kAlone.end(), it.key()) > 0);
+    });
+    return alone && ++meant_ <= kMostMeant && Join(meant, schema);
   }
 
   // Writes oneOf as anyOf where no value can fit two of its schemas. XGrammar knows fewer such
@@ -291,9 +350,7 @@ class SchemaPreparation {
     const bool listed = alone == "const" || alone == "enum";
     for (const auto& [name, value] : schema->items()) {
       const bool other = name != alone && std::count(kAlone.begin(), kAlone.end(), name) > 0;
-      const bool asserts = other || (name == "type" && !listed) || kOfObjects.contains(name) ||
-                           kOfArrays.contains(name) || kOfNumbers.contains(name) ||
-                           (kOfStrings.contains(name) && name != "format");
+      const bool asserts = other || (Asserts(name) && (name != "type" || !listed));
       if (asserts) {
         Refuse(place + "/" + name, "cannot be expressed beside " + std::string(alone));
       }
@@ -413,8 +470,10 @@ class SchemaPreparation {
 
   std::string where_;
   const OrderedJson* whole_ = nullptr;
+  OrderedJson given_;  // the whole schema before it is rewritten
   std::set<std::string> visited_;
   int64_t of_patterns_ = 0;
+  int meant_ = 0;
   std::vector<std::pair<std::string, std::string>> references_;
 };
 

@@ -31,6 +31,7 @@ def a_schema(random: Random, depth: int = 3) -> Schema:
     kinds = [_integer, _number, _string, _enum, _constant, _plain]
     if depth > 0:
         kinds += [_object, _object, _array, _tuple, _any_of, _types, _reference, _map, _all_of]
+        kinds += [_beside]
     schema = random.choice(kinds)(random, depth - 1)
     if random.random() < 0.2:
         schema |= {"title": "T", "description": "what it is", "default": None}
@@ -144,6 +145,23 @@ def _array(random: Random, depth: int) -> Schema:
 def _tuple(random: Random, depth: int) -> Schema:
     items = [a_schema(random, depth) for _ in range(random.randint(1, 3))]
     return {"type": "array", "prefixItems": items, "items": random.choice([False, {}])}
+
+
+def _beside(random: Random, depth: int) -> Schema:
+    """A schema with more keywords beside those of its parts, as MCP's servers write tools."""
+    schema = random.choice([_object, _object, _array, _types])(random, depth)
+    names = list(schema.get("properties", NAMES))
+    more = {"properties": {"more": a_schema(random, 0)}, "required": ["more"]}
+    parts: list[Schema] = [
+        {"required": random.sample(names, min(1, len(names)))},
+        {"properties": {name: a_schema(random, 0) for name in names[:1]}},
+        {"type": schema.get("type", "object")},
+        {"type": ["object", "null"], **more},
+        {"minItems": 1},
+        _object(random, 0),
+    ]
+    chosen = random.sample(parts, random.randint(1, 3))
+    return {**schema, random.choice(["anyOf", "anyOf", "allOf", "oneOf"]): chosen}
 
 
 def _any_of(random: Random, depth: int) -> Schema:

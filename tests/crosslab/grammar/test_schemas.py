@@ -77,6 +77,15 @@ EXPRESSED: list[Any] = [
     {"definitions": {"a": DIGIT}, "$defs": {"a": A}, "items": {"$ref": "#/definitions/a"}}
     | {"type": "array", "maxItems": 2},
     {"definitions": {"a": DIGIT, "b": {"$ref": "#/definitions/a"}}, "$ref": "#/definitions/b"},
+    {"type": "object", "properties": {"a": DIGIT, "b": DIGIT}, "additionalProperties": False}
+    | {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    {"allOf": [{"$ref": "#/$defs/a"}, {"required": ["b"], "properties": {"b": DIGIT}}]}
+    | {"$defs": {"a": {"type": "object", "properties": {"a": DIGIT}, "required": ["a"]}}},
+    {"type": "object", "$defs": {"a": marked(A), "b": marked(B)}}
+    | {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]},
+    {"type": ["string", "null"], "anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]},
+    {"allOf": [{"type": "string"}, {"minLength": 2, "maxLength": 4}]},
+    {"anyOf": [{"type": "string", "pattern": "^a{3}$"}, {"type": "null"}], "format": "int32"},
     {},
     True,
     {"minimum": 3},
@@ -131,12 +140,22 @@ REFUSED: list[tuple[Any, str]] = [
     ({"not": {}}, ".not"),
     ({"items": {"if": {}}}, ".items.if"),
     ({"properties": {"a": {"uniqueItems": True}}}, ".properties.a.uniqueItems"),
-    ({"anyOf": [{}], "minimum": 3}, ".minimum"),
+    ({"anyOf": [{"minimum": 1}], "minimum": 3}, ".minimum"),
+    (
+        {"anyOf": [{"properties": {"b": {}}}], "additionalProperties": False},
+        ".additionalProperties",
+    ),
+    (
+        {"$defs": {"a": {}}, "anyOf": [{"$ref": "#/$defs/a", "maximum": 2}], "minimum": 3},
+        ".anyOf.0.maximum",
+    ),
     ({"$ref": "#", "type": "object"}, ".type"),
+    ({"anyOf": [{"$ref": "#/~2"}], "type": "object"}, ".type"),
     ({"$ref": "#/$defs/none"}, ".$ref"),
     ({"$ref": "https://example.org/schema"}, ".$ref"),
     ({"$ref": "#"}, ""),
-    ({"allOf": [{"type": "string"}, {"minLength": 2}]}, ""),
+    ({"allOf": [{"minLength": 1}, {"minLength": 2}]}, ""),
+    ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"}, ""),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ""),
     (one_of(marked(A), marked({"enum": ["b", "a"]})), ""),
     (one_of(marked(A), marked(B, required=())), ""),
