@@ -200,4 +200,4 @@ def random_weights(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 if __name__ == "__main__":  # python -m support.models.model_folder FOLDER
     with tempfile.TemporaryDirectory() as trained:
-        write_folder(Path(sys.argv[1]), "llama", write_tokenizer(Path(trained)))
+        write_folder(Path(sys.argv[1]), "plain", write_tokenizer(Path(trained)))
