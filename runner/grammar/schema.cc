@@ -280,14 +280,14 @@ class SchemaPreparation {
 
   // Joins the schemas of allOf with the keywords beside it, if they can be joined.
   void JoinAllOf(OrderedJson* schema) {
-    const OrderedJson parts = schema->value("allOf", OrderedJson());
+    if (!schema->contains("allOf") || !(*schema)["allOf"].is_array()) return;
     OrderedJson rest = *schema;
     rest.erase("allOf");
-    if (!parts.is_array() || parts.empty()) return;
+    const OrderedJson& parts = (*schema)["allOf"];
     const auto keywords = rest.items();
     const bool asserts = std::any_of(keywords.begin(), keywords.end(),
                                      [](const auto& it) { return Asserts(it.key()); });
-    if (parts.size() == 1 && !asserts) return;
+    if (parts.empty() || (parts.size() == 1 && !asserts)) return;
     for (const OrderedJson& part : parts) {
       if (!JoinMeant(part, &rest)) return;
     }
@@ -297,11 +297,12 @@ class SchemaPreparation {
   // Joins each schema of anyOf or oneOf with the keywords beside it, if all can be joined.
   void JoinBeside(OrderedJson* schema, const std::string& place) {
     const char* name = schema->contains("anyOf") ? "anyOf" : "oneOf";
-    const OrderedJson parts = schema->value(name, OrderedJson());
+    if (!schema->contains(name) || !(*schema)[name].is_array()) return;
+    const OrderedJson& parts = (*schema)[name];
     OrderedJson outer = OrderedJson::object();
     OrderedJson beside = OrderedJson::object();
     for (const auto& [key, value] : schema->items()) (Asserts(key) ? beside : outer)[key] = value;
-    if (beside.empty() || !parts.is_array()) return;
+    if (beside.empty()) return;
     if (parts.size() * beside.dump().size() > kMostCopied) {
       Refuse(place + "/" + name, "is too long beside other keywords, which each part repeats");
     }
