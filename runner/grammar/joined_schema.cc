@@ -2,15 +2,25 @@
 #include "grammar/joined_schema.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 namespace rvv_runner {
 namespace {
 
+using Names = std::set<std::string_view>;
+
+const Names kOfObjects = {"properties",        "required",      "additionalProperties",
+                          "patternProperties", "propertyNames", "unevaluatedProperties",
+                          "minProperties",     "maxProperties"};
+const Names kOfArrays = {"items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"};
+const Names kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+                          "multipleOf"};
+const Names kOfStrings = {"pattern", "minLength", "maxLength", "format"};
 // Keywords that say what the properties, or items, that other keywords beside them do not name are.
-const SchemaNames kOfOtherProperties = {"additionalProperties", "unevaluatedProperties",
-                                        "patternProperties", "propertyNames"};
-const SchemaNames kOfOtherItems = {"items", "unevaluatedItems"};
+const Names kOfOtherProperties = {"additionalProperties", "unevaluatedProperties",
+                                  "patternProperties", "propertyNames"};
+const Names kOfOtherItems = {"items", "unevaluatedItems"};
 
 OrderedJson Listed(const OrderedJson& types) {
   return types.is_array() ? types : OrderedJson::array({types});
@@ -44,11 +54,10 @@ bool JoinTypes(const OrderedJson& more, OrderedJson* types) {
   return !both.empty();
 }
 
-bool JoinNames(const OrderedJson& more, OrderedJson* names) {
+void JoinNames(const OrderedJson& more, OrderedJson* names) {
   for (const OrderedJson& name : more) {
     if (std::count(names->begin(), names->end(), name) == 0) names->push_back(name);
   }
-  return true;
 }
 
 bool JoinProperties(const OrderedJson& more, OrderedJson* properties) {
@@ -65,22 +74,15 @@ bool JoinProperties(const OrderedJson& more, OrderedJson* properties) {
 bool JoinValues(const std::string& keyword, const OrderedJson& more, OrderedJson* value) {
   if (*value == more) return true;
   if (keyword == "type") return JoinTypes(more, value);
-  if (keyword == "required") {
-    return value->is_array() && more.is_array() && JoinNames(more, value);
+  if (keyword == "required" && value->is_array() && more.is_array()) {
+    JoinNames(more, value);
+    return true;
   }
   return keyword == "properties" && value->is_object() && more.is_object() &&
          JoinProperties(more, value);
 }
 
 }  // namespace
-
-const SchemaNames kOfObjects = {"properties",        "required",      "additionalProperties",
-                                "patternProperties", "propertyNames", "unevaluatedProperties",
-                                "minProperties",     "maxProperties"};
-const SchemaNames kOfArrays = {"items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"};
-const SchemaNames kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-                                "multipleOf"};
-const SchemaNames kOfStrings = {"pattern", "minLength", "maxLength", "format"};
 
 bool Bounds(std::string_view keyword) {
   return keyword == "type" || kOfObjects.contains(keyword) || kOfArrays.contains(keyword) ||
@@ -92,8 +94,8 @@ bool Join(const OrderedJson& more, OrderedJson* schema) {
   if (*schema == true) *schema = OrderedJson::object();
   if (!more.is_object() || !schema->is_object()) return false;
   if (SpeaksOf(more, *schema) || SpeaksOf(*schema, more)) return false;
-  static const SchemaNames kAnnotations = {"title",   "description", "default",
-                                           "example", "examples",    "$comment"};
+  static const Names kAnnotations = {"title",   "description", "default",
+                                     "example", "examples",    "$comment"};
   for (const auto& [keyword, value] : more.items()) {
     if (!schema->contains(keyword)) {
       (*schema)[keyword] = value;

@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <set>
 #include <string_view>
 
 #include "input/json.h"
 
 namespace rvv_runner {
-
-using SchemaNames = std::set<std::string_view>;
-
-// Keywords of JSON Schema by the type of the values that they bound.
-extern const SchemaNames kOfObjects;
-extern const SchemaNames kOfArrays;
-extern const SchemaNames kOfNumbers;
-extern const SchemaNames kOfStrings;
 
 // True if a keyword bounds values of one type, or is `type`.
 bool Bounds(std::string_view keyword);

@@ -14,7 +14,7 @@
 namespace rvv_runner {
 namespace {
 
-using Names = SchemaNames;
+using Names = std::set<std::string_view>;
 
 const Names kRefused = {
     "not",
@@ -93,6 +93,7 @@ class SchemaPreparation {
     }
     if (schema->is_boolean()) return;
     if (!schema->is_object()) Refuse(place, "must be a schema: an object, true or false");
+    JoinAllOf(schema);             // first: what it joins is checked like the rest
     schema->erase("minContains");  // means nothing without contains
     if (schema->value("uniqueItems", OrderedJson()) == false) schema->erase("uniqueItems");
     for (const auto& [name, value] : schema->items()) {
@@ -110,17 +111,13 @@ class SchemaPreparation {
         Refuse(place + "/" + std::string(name), "must be a whole number of 0 or more");
       }
     }
-    JoinAllOf(schema);
     JoinBeside(schema, place);
     VisitParts(schema, place);
     ExpressOneOf(schema);
     const auto alone = std::find_if(kAlone.begin(), kAlone.end(),
                                     [&](auto name) { return schema->contains(name); });
     if (alone != kAlone.end()) return CheckAlone(schema, *alone, place);
-    if (!schema->contains("type") && !HasAny(*schema, kOfObjects) && !HasAny(*schema, kOfArrays) &&
-        !HasAny(*schema, kOfNumbers) && !HasAny(*schema, kOfStrings)) {
-      return;
-    }
+    if (!HasAny(*schema, Bounds)) return;
     if (!schema->contains("type") && !type.empty()) (*schema)["type"] = type;
     if (!schema->contains("type")) {
       (*schema)["type"] = {"object", "array", "string", "number", "boolean", "null"};
@@ -284,10 +281,7 @@ class SchemaPreparation {
     OrderedJson rest = *schema;
     rest.erase("allOf");
     const OrderedJson& parts = (*schema)["allOf"];
-    const auto keywords = rest.items();
-    const bool asserts = std::any_of(keywords.begin(), keywords.end(),
-                                     [](const auto& it) { return Asserts(it.key()); });
-    if (parts.empty() || (parts.size() == 1 && !asserts)) return;
+    if (parts.empty() || (parts.size() == 1 && !HasAny(rest, Asserts))) return;
     for (const OrderedJson& part : parts) {
       if (!JoinMeant(part, &rest)) return;
     }
@@ -324,11 +318,11 @@ class SchemaPreparation {
   // Joins a schema with a part, or with what the part refers to.
   bool JoinMeant(const OrderedJson& part, OrderedJson* schema) {
     const OrderedJson& meant = Meant(given_, part);
+    if (meant.contains("$id")) return false;  // its references would be the outer schema's
     if (&meant == &part) return !part.contains("$ref") && Join(part, schema);
-    const auto keywords = part.items();
-    const bool alone = std::none_of(keywords.begin(), keywords.end(), [](const auto& it) {
-      return Asserts(it.key()) ||
-             (it.key() != "$ref" && std::count(kAlone.begin(), kAlone.end(), it.key()) > 0);
+    const bool alone = !HasAny(part, [](std::string_view keyword) {
+      return Asserts(keyword) ||
+             (keyword != "$ref" && std::count(kAlone.begin(), kAlone.end(), keyword) > 0);
     });
     return alone && ++meant_ <= kMostMeant && Join(meant, schema);
   }
@@ -458,9 +452,10 @@ class SchemaPreparation {
     }
   }
 
-  static bool HasAny(const OrderedJson& schema, const Names& names) {
-    return std::any_of(names.begin(), names.end(),
-                       [&](std::string_view name) { return schema.contains(name); });
+  static bool HasAny(const OrderedJson& schema, bool (*is)(std::string_view)) {
+    const auto keywords = schema.items();
+    return std::any_of(keywords.begin(), keywords.end(),
+                       [&](const auto& keyword) { return is(keyword.key()); });
   }
 
   static bool Permits(const OrderedJson& schema, const std::string& type) {
