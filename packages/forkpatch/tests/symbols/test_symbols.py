@@ -85,7 +85,8 @@ def test_versions_of_a_file_are_outlined_as_each_one_alone(first: int) -> None:
     guarded = whole.replace(functions[4], b"#if A\n%b#endif\n" % functions[4])
     versions = [
         *(whole, twice, guarded, b"", whole + b"}\n", twice.replace(b"+ 8", b"- 8")),
-        *(b"".join(functions[1:]), guarded.replace(b"+ 4", b"- 4"), b"x" + whole),
+        *(b"".join(functions[1:]), guarded.replace(b"+ 4", b"- 4"), b"x" + whole, whole[:-1]),
+        guarded.replace(functions[1], b"").replace(b"+ 6", b"\n+ 6") + functions[1],
     ]
     every = [outline(f"{first}.c", data) for data in versions]  # the others are parsed later
     for one in [*every[first:], *every[:first]]:

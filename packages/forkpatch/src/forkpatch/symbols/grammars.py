@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import accumulate
 from pathlib import PurePosixPath
 
 from tree_sitter import Language, Node, Parser, Query, QueryCursor, Tree
@@ -94,41 +95,33 @@ class Grammar:
         return "pair" in self.values
 
 
-def difference(old: bytes, new: bytes) -> tuple[int, int, int]:
-    """Return the first byte that differs in two versions of a file, and the ends in both."""
-    most = min(len(old), len(new))
-    start = _common(most, lambda first, last: old[first:last] == new[first:last])
-    end = _common(
-        most - start,
-        lambda first, last: (
-            old[len(old) - last : len(old) - first] == new[len(new) - last : len(new) - first]
-        ),
-    )
-    return start, len(old) - end, len(new) - end
-
-
-def edited(tree: Tree, old: bytes, new: bytes, ends: tuple[int, int, int]) -> Tree:
-    """Return the tree of a file with the place marked where another version of it differs."""
-    marked = copy.copy(tree)
-    marked.edit(*ends, *(_point(data, at) for data, at in zip((old, old, new), ends, strict=True)))
+def edited(tree: Tree, old: Sequence[bytes], new: Sequence[bytes]) -> Tree:
+    """Return the tree of lines, which end with line feeds, marked where the new ones differ."""
+    marked, starts = copy.copy(tree), [0, *accumulate(len(line) + 1 for line in old)]
+    for first, last, start, end in reversed([*_changed(old, new)]):
+        at, size = starts[first], sum(len(line) + 1 for line in new[start:end])
+        marked.edit(at, starts[last], at + size, (first, 0), (last, 0), (first + end - start, 0))
     return marked
 
 
-def _point(data: bytes, at: int) -> tuple[int, int]:
-    """Return row and column of a byte of a file."""
-    return data.count(b"\n", 0, at), at - data.rfind(b"\n", 0, at) - 1
+def _changed(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield ranges of rows with all lines that differ: first and last old row, and new ones.
 
-
-def _common(most: int, is_equal: Callable[[int, int], bool]) -> int:
-    """Return the number of equal bytes at one side of two files."""
-    least = 0
-    while least < most:
-        middle = (least + most + 1) // 2
-        if is_equal(least, middle):
-            least = middle
-        else:
-            most = middle - 1
-    return least
+    Each ends at a line that is only once in ``old``: quickly found, and as good for a parser.
+    """
+    rows: dict[bytes, int] = {}
+    for row, line in enumerate(old):
+        rows[line] = -1 if line in rows else row
+    last = end = 0
+    while last < len(old) or end < len(new):
+        most = min(len(old) - last, len(new) - end)
+        size = next((at for at in range(most) if old[last + at] != new[end + at]), most)
+        first, start = last + size, end + size
+        same = (at for at in range(start, len(new)) if rows.get(new[at], -1) >= first)
+        end = next(same, len(new))
+        last = rows[new[end]] if end < len(new) else len(old)
+        if (first, start) != (last, end):
+            yield first, last, start, end
 
 
 _C_SCOPES = ("function_definition", "struct_specifier", "union_specifier", "enum_specifier")

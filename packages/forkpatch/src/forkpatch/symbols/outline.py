@@ -26,7 +26,7 @@ from pathlib import PurePosixPath
 
 from tree_sitter import Node, Tree
 
-from forkpatch.symbols.grammars import Grammar, conditions, difference, edited, grammar_of, labels
+from forkpatch.symbols.grammars import Grammar, conditions, edited, grammar_of, labels
 from forkpatch.symbols.names import described
 from forkpatch.symbols.text import indent
 
@@ -167,11 +167,13 @@ class Outline:
     def _parts(self) -> list[tuple[int, _Part]]:
         """The parts of the file: first row, from 0, and key in ``_symbols_of_parts`` of each."""
         assert self._grammar is not None
-        parsed = [(difference(one.data, self.data), one) for one in self._others if one.tree]
-        # The version that is most like this one has the shortest changed part.
-        sizes = [max(ends[1:]) - ends[0] for ends, _ in parsed]
-        ends, other = parsed[sizes.index(min(sizes))] if parsed else ((0, 0, 0), None)
-        known = edited(other.tree, other.data, self.data, ends) if other and other.tree else None
+        whole = [one for one in (*self._others, self) if one.data.endswith(b"\n")]
+        parsed = [one for one in whole if one.tree] if self in whole else []
+        # The versions that have most in common have nearly the same size.
+        other = min(parsed, key=lambda one: abs(len(one.data) - len(self.data)), default=None)
+        known = None
+        if other and other.tree:
+            known = edited(other.tree, other.lines[:-1], self.lines[:-1])
         self.tree, self._others = self._grammar.parse(self.data, known), ()
         root = self.tree.root_node
         # Python's own trees are found by the rows of nodes.
