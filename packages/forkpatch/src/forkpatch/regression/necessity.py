@@ -9,7 +9,6 @@ does not test that place, and proves nothing about the patch.
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
@@ -28,13 +27,12 @@ from forkpatch.model.record import SymbolPlace
 from forkpatch.processes import run_session
 from forkpatch.runtest import NOT_RUN, PASSED
 from forkpatch.symbols.grammars import grammar_of
-from forkpatch.symbols.outline import MODULE, Symbol, outline
+from forkpatch.symbols.outline import Symbol, outline
 from forkpatch.tree.drift import record_of
 from forkpatch.tree.fork import Fork, TreePlan
 from forkpatch.tree.variants import write_variant
 
 TIMEOUT = 1800.0  # seconds for one run of a test
-_Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TAIL = 4000  # characters of a test's output kept as the reason
 
 
@@ -176,8 +174,8 @@ def spoil(tree: Path, places: Sequence[SymbolPlace]) -> tuple[str, ...]:
 def _spoiled(place: SymbolPlace, data: bytes) -> bytes:
     """Return a file that fails where a symbol is used: a ``raise``, ``#error``, or without it."""
     symbol = outline(place.path, data).symbols.get(place.symbol)
-    if place.path.endswith(".py") and (spoiled := _spoiled_python(place, symbol, data)):
-        return spoiled
+    if place.path.endswith(".py") and symbol:
+        return _raising(symbol, data)
     lines, grammar = data.splitlines(True), grammar_of(place.path)
     if grammar and grammar.preprocessed:
         lines.insert(symbol.last if symbol else 0, b"#error forkpatch: this place was reached\n")
@@ -188,34 +186,15 @@ def _spoiled(place: SymbolPlace, data: bytes) -> bytes:
     return b"".join(lines)
 
 
-def _spoiled_python(place: SymbolPlace, symbol: Symbol | None, data: bytes) -> bytes | None:
-    """Return the file with a ``raise`` as the symbol's first statement; None if it is not found."""
-    bomb = b"raise RuntimeError('forkpatch: this place was reached')"
-    if place.symbol == MODULE:
-        return bomb + b"\n" + data
-    try:
-        nodes = ast.walk(ast.parse(data))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    if symbol is None:
-        return None
-    lines = data.splitlines(True)
-    row, column = symbol.first - 1, None  # a table fails at its definition
-    for node in nodes:
-        if isinstance(node, _Definition) and _first(node) == symbol.first:
-            row, column = _first(node.body[0]) - 1, node.body[0].col_offset
-    line = lines[row]
-    column = len(line) - len(line.lstrip()) if column is None else column
-    before, after = line[:column], line[column:]
+def _raising(symbol: Symbol, data: bytes) -> bytes:
+    """Return a Python file that raises where a function begins to run, or a table is made."""
+    node = symbol.node and (symbol.node.child_by_field_name("body") or symbol.node)
+    at = node.start_byte if node else 0
+    before = data[data.rfind(b"\n", 0, at) + 1 : at]
     # A body behind its head has no statements that begin a block.
-    lines[row] = before + bomb + (b"; " if before.strip() else b"\n" + before) + after
-    return b"".join(lines)
-
-
-def _first(node: ast.stmt) -> int:
-    """Return the first line of a statement, from 1, decorators included."""
-    decorated = node.decorator_list if isinstance(node, _Definition) else []
-    return min([node.lineno, *(one.lineno for one in decorated)])
+    end = b"; " if before.strip() else b"\n" + before
+    bomb = b"raise RuntimeError('forkpatch: this place was reached')"
+    return data[:at] + bomb + end + data[at:]
 
 
 def _last(output: str) -> str:
