@@ -231,8 +231,8 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         except ForkError as error:
             yield _unreadable(path, fork, error, _READ)
             continue
-        yield from _check_message(where, patch, data, fork.settings.require)
-        yield from _check_trailers(where, patch, data, fork.settings)
+        for header, what, fix in _check_head(patch, fork.settings):
+            yield LintFinding(f"{where}:{_line_of(data, header)}", what, fix)
         try:
             fork.submitted_with(upstream, patch)
         except ForkError as error:
@@ -241,7 +241,9 @@ def _check_files(fork: Fork, upstream: Upstream) -> Iterator[LintFinding]:
         # Line by line: a line may have a hundred megabytes, and should be copied only once.
         empty = {number for number, text in enumerate(BytesIO(data), 1) if text == b"\n"}
         for diff in patch.files:
-            yield from _check_diff(where, diff, empty, in_wheel=upstream.wheel is not None)
+            in_wheel = upstream.wheel is not None
+            for line, what, fix in _check_diff(diff, empty, in_wheel=in_wheel):
+                yield LintFinding(f"{where}:{line}", what, fix)
 
 
 def _export() -> str:
@@ -257,64 +259,41 @@ def _unreadable(path: Path, fork: Fork, error: ForkError, fix: str) -> LintFindi
     return LintFinding(f"{fork.relative(path)}{line}", what, fix)
 
 
-def _check_message(
-    where: str, patch: Patch, data: bytes, require: Set[str]
-) -> Iterator[LintFinding]:
-    subject_line = _line_of(data, "Subject")
+def _check_head(patch: Patch, settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Yield the header or trailer of each mistake in a message, the mistake, and its fix.
+
+    The header is empty for a trailer that is missing.
+    """
+    require = settings.require
     if "subject" in require and len(patch.subject) > 72:
-        yield LintFinding(
-            f"{where}:{subject_line}",
-            f"the subject has {len(patch.subject)} characters",
-            "use at most 72, and put the rest below",
-        )
+        what = f"the subject has {len(patch.subject)} characters"
+        yield "Subject", what, "use at most 72, and put the rest below"
     paragraphs = patch.message.strip().split("\n\n")[1:]
     if patch.trailers:
         paragraphs = paragraphs[:-1]
     if "reason" in require and not "".join(paragraphs).strip():
-        yield LintFinding(
-            f"{where}:{subject_line}",
-            "the message does not say why the patch exists",
-            "add a paragraph for somebody who meets it in two years",
-        )
+        what = "the message does not say why the patch exists"
+        yield "Subject", what, "add a paragraph for somebody who meets it in two years"
     if ending_line(patch.message) is not None:
-        yield LintFinding(
-            f"{where}:{subject_line}",
-            "a line of the message would be taken for the diff or for another mail",
-            "indent the line",
-        )
-
-
-def _check_trailers(
-    where: str, patch: Patch, data: bytes, settings: Settings
-) -> Iterator[LintFinding]:
-    """Find missing trailers, and mistakes in those that forkpatch reads."""
-    end = data[: data.index(b"diff --git ")].count(b"\n")
-    for name in sorted(settings.require - {"subject", "reason"}):
+        what = "a line of the message would be taken for the diff or for another mail"
+        yield "Subject", what, "indent the line"
+    for name in sorted(require - {"subject", "reason"}):
         if patch.trailer(name) is None:
-            form = _FORMS.get(name, f"{name}: VALUE")
-            yield LintFinding(f"{where}:{end}", f"no {name} trailer", f"add one: {form}")
-    status = patch.trailer("Upstream-Status")
+            yield "", f"no {name} trailer", f"add one: {_FORMS.get(name, f'{name}: VALUE')}"
+    status, test = patch.trailer("Upstream-Status"), patch.trailer("Test")
     if status is not None and not _STATUS.fullmatch(status):
-        yield LintFinding(
-            f"{where}:{_line_of(data, 'Upstream-Status')}",
-            f"Upstream-Status {status!r} is not one of the forms",
-            f"write one of: {STATUS_FORMS}",
-        )
-    test = patch.trailer("Test")
+        what = f"Upstream-Status {status!r} is not one of the forms"
+        yield "Upstream-Status", what, f"write one of: {STATUS_FORMS}"
     if test is not None and (reason := _missing_test(test, settings.root)):
-        yield LintFinding(
-            f"{where}:{_line_of(data, 'Test')}", f"Test {test!r}: {reason}", "correct the id"
-        )
+        yield "Test", f"Test {test!r}: {reason}", "correct the id"
     if patch.trailer("Touches") is not None:
-        yield LintFinding(
-            f"{where}:{_line_of(data, 'Touches')}",
-            "Touches is derived, never written by hand",
-            "remove the trailer",
-        )
+        yield "Touches", "Touches is derived, never written by hand", "remove the trailer"
 
 
 def _line_of(data: bytes, header: str) -> int:
-    """Return the line, from 1, on which a header or trailer begins; 1 without it."""
+    """Return the line, from 1, of a header or trailer, 1 without it; for "", the message's last."""
+    if not header:
+        return data[: data.index(b"diff --git ")].count(b"\n")
     match = re.search(rb"^" + header.encode() + rb":", data, re.MULTILINE | re.IGNORECASE)
     return data[: match.start()].count(b"\n") + 1 if match else 1
 
@@ -345,40 +324,28 @@ def _missing_test(test: str, root: Path) -> str:
 
 
 def _check_diff(
-    where: str, diff: FileDiff, empty: Set[int], *, in_wheel: bool
-) -> Iterator[LintFinding]:
+    diff: FileDiff, empty: Set[int], *, in_wheel: bool
+) -> Iterator[tuple[int, str, str]]:
+    """Yield the line of each mistake in a file's diff, the mistake, and its fix."""
     path = diff.new or diff.old
     if diff.binary and diff.old is None:
-        yield LintFinding(
-            f"{where}:{diff.patch_line}",
-            f"{path} is a new binary file, which a patch cannot show",
-            "put the file into the overlays",
-        )
+        what = f"{path} is a new binary file, which a patch cannot show"
+        yield diff.patch_line, what, "put the file into the overlays"
     if in_wheel and None not in (diff.old, diff.new) and diff.old_mode != diff.new_mode:
-        yield LintFinding(
-            f"{where}:{diff.patch_line}",
-            f"the mode of {path} changes from {diff.old_mode} to {diff.new_mode}",
-            "leave modes alone: the upstream's wheel cannot hold them",
-        )
+        what = f"the mode of {path} changes from {diff.old_mode} to {diff.new_mode}"
+        yield diff.patch_line, what, "leave modes alone: the upstream's wheel cannot hold them"
     for hunk in diff.hunks:
         for number, (kind, data) in enumerate(hunk.lines, hunk.patch_line + 1):
             if kind != "+" and data not in (b"", b"\n"):
                 continue
             text = data.rstrip(b"\r\n")
             if kind == "+" and text != text.rstrip(b" \t"):
-                yield LintFinding(
-                    f"{where}:{number}", f"a line added to {path} ends in blanks", "remove them"
-                )
+                yield number, f"a line added to {path} ends in blanks", "remove them"
             elif kind == "+" and b" \t" in text[: len(text) - len(text.lstrip(b" \t"))]:
-                yield LintFinding(
-                    f"{where}:{number}",
-                    f"a line added to {path} is indented by blanks and then a tab",
-                    "indent it as its neighbours are",
-                )
+                what = f"a line added to {path} is indented by blanks and then a tab"
+                yield number, what, "indent it as its neighbours are"
             elif kind == " " and number in empty:
-                yield LintFinding(
-                    f"{where}:{number}", "an empty context line lost its leading blank", _export()
-                )
+                yield number, "an empty context line lost its leading blank", _export()
 
 
 def _check_tree(
