@@ -82,6 +82,7 @@ class _Pair:
         self.home, self.there, self.depth = home, there, depth
         self.lines, (self.first, self.last) = home.text.lines, home.rows
         self._changed, self._added = changed, added
+        self.lost = cache(self._lost)  # several ways ask for the same blocks
 
     @property
     def is_paragraph(self) -> bool:
@@ -170,7 +171,7 @@ class _Pair:
         sides = range(self.first - up, self.first), range(self.last, self.last + down)
         return sum(map(self.says, sides[0])), sum(map(self.says, sides[1]))
 
-    def lost(self, span: Span, spot: _Spot, block: Span) -> list[int]:
+    def _lost(self, span: Span, spot: _Spot, block: Span) -> list[int]:
         """Return the rows of a span that say something and a spot's block lacks, nearest first."""
         rows = filter(self.says, self._missing(span, spot, block))
         return sorted(rows, key=lambda row: abs(row - self.first))
