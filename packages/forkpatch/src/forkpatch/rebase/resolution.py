@@ -60,8 +60,7 @@ def resolve(rebase: Rebase, accepted: str | None = None) -> Rebase:
         path = rebase.tree / conflict.path
         if path.is_file() and _has_markers(rebase, step, conflict.path):
             raise UserError(f"{path} still has conflict markers", remedy="resolve them first")
-    _check_untouched(rebase, step)
-    _check_deletions(rebase, step)
+    _check_unmerged(rebase, step)
     if new := git.text("ls-files", "--others", "--exclude-standard"):
         warn(f"taken into {step.patch}: {', '.join(new.splitlines())}")
     git.run("add", "-A")
@@ -203,60 +202,50 @@ def _lines_by_hand(rebase: Rebase, original: str, resolved: str) -> int:
     return sum(int(count) for count in counts if count.isdigit())  # "-" is a binary file
 
 
-def _check_untouched(rebase: Rebase, step: RebaseStep) -> None:
-    """Raise UserError when a conflict without markers is as git left it; remove git's leftovers.
+def _check_unmerged(rebase: Rebase, step: RebaseStep) -> None:
+    """Raise UserError when a conflict without markers is as git left it, or its file was deleted.
 
     Git leaves one side of a binary file, of a link, or of a name: going on would drop the other. A
-    leftover is a file that upstream removed or renamed, and that git left for reference: the
-    resolution would add it to the new version, and later patches would change it. A file after
-    ``git add`` has no conflict in git's index.
+    file after ``git add`` or ``git rm`` has no conflict in git's index. What upstream removed or
+    renamed, and git left for reference, is removed: the resolution would add it to the new version,
+    and later patches would change it.
     """
     index, head = read_index(rebase.git), list_tree(rebase.git, rebase.plan.head)
     known = {*head, *rebase.patch(step.patch).paths}
     marked = {conflict.path for conflict in rebase.plan.conflicts if conflict.lines}
-    git, leftovers = f"git -C {shlex.quote(str(rebase.tree))}", []
+    git, gone = f"git -C {shlex.quote(str(rebase.tree))}", []
     for path in sorted(unmerged(index), key=lambda path: (path in known, path)):
         file, stages, name = rebase.tree / path, index[path], path.rpartition("~")[0]
-        if not (file.is_symlink() or file.is_file()):
+        if file.is_symlink() or file.is_file():
+            if path not in known and name in known:
+                raise UserError(
+                    f"{step.patch}: {path} is git's name for one side of {name}",
+                    remedy=f"put its change into {name}, then: {git} rm {shlex.quote(path)}",
+                )
+            data = os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
+            left = stages.get("2") or stages.get("3")
+            if path in marked or not left or blob_id(data) != left[1]:
+                continue
+            if path in head or "1" not in stages:
+                raise UserError(
+                    f"{step.patch}: {path} has a conflict, and is as git left it",
+                    remedy="change it, or take a side (git checkout --ours or --theirs), then:"
+                    f" {git} add {shlex.quote(path)}; or {git} rm {shlex.quote(path)}",
+                )
+        elif os.path.lexists(file):
             continue
-        if path not in known and name in known:
+        elif path in head:
             raise UserError(
-                f"{step.patch}: {path} is git's name for one side of {name}",
-                remedy=f"put its change into {name}, then: {git} rm {shlex.quote(path)}",
+                f"{step.patch}: {path} had conflicts, and is gone from {rebase.tree}",
+                remedy=f"put it back: {git} checkout --merge {shlex.quote(path)};"
+                f" or, when the patch is to delete it: {git} rm {shlex.quote(path)}",
             )
-        data = os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
-        left = stages.get("2") or stages.get("3")
-        if path in marked or not left or blob_id(data) != left[1]:
-            continue
-        if path in head or "1" not in stages:
-            raise UserError(
-                f"{step.patch}: {path} has a conflict, and is as git left it",
-                remedy=f"change it, or take a side (git checkout --ours or --theirs), then: {git}"
-                f" add {shlex.quote(path)}; or {git} rm {shlex.quote(path)}",
-            )
-        leftovers.append(file)
-    for file in leftovers:
-        file.unlink()
-
-
-def _check_deletions(rebase: Rebase, step: RebaseStep) -> None:
-    """Raise UserError when a person deleted upstream's conflicting file without ``git rm``.
-
-    A file removed by ``git rm`` has no conflict left in git's index.
-    """
-    git = f"git -C {shlex.quote(str(rebase.tree))}"
-    left = unmerged(read_index(rebase.git))
-    for path in sorted(path for path in left if not os.path.lexists(rebase.tree / path)):
-        if not files_at(rebase.git, [rebase.plan.head], [path])[0]:
-            now = rebase.base.renames.get(path)
-            why = f"upstream renamed it to {now}" if now else "the file is gone upstream"
-            warn(f"{step.patch}: its change of {path} is left out: {why}")
-            continue
-        raise UserError(
-            f"{step.patch}: {path} had conflicts, and is gone from {rebase.tree}",
-            remedy=f"put it back: {git} checkout --merge {shlex.quote(path)};"
-            f" or, when the patch is to delete it: {git} rm {shlex.quote(path)}",
-        )
+        gone.append(path)
+    for path in gone:
+        (rebase.tree / path).unlink(missing_ok=True)
+        now = rebase.base.renames.get(path)
+        why = f"upstream renamed it to {now}" if now else "the file is gone upstream"
+        warn(f"{step.patch}: its change of {path} is left out: {why}")
 
 
 def run_merge_tool(rebase: Rebase) -> None:
