@@ -89,15 +89,7 @@ class LintReport:
 
     findings: tuple[LintFinding, ...]
     notes: tuple[str, ...]
-    unchecked: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class KeptCheck:
-    """Findings and notes about the tree of an upstream version."""
-
-    findings: tuple[LintFinding, ...]
-    notes: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
 
 
 def check_fork(fork: Fork) -> LintReport:
@@ -106,7 +98,7 @@ def check_fork(fork: Fork) -> LintReport:
     notes: list[str] = []
     unchecked: list[str] = []
     known, program = _kept_checks(fork), _program()
-    kept: dict[str, KeptCheck] = {}
+    kept: dict[str, LintReport] = {}
     for name, versions in fork.lock.upstreams.items():
         findings += [*_check_upstream_only(fork, name), *_check_ignored(fork, name)]
         for upstream in versions.values():
@@ -117,14 +109,11 @@ def check_fork(fork: Fork) -> LintReport:
                 continue
             faulty = {finding.where.partition(":")[0] for finding in file_findings}
             key = _key(fork, upstream, faulty, program)
-            said, missing = list[str](), list[str]()
-            check = known.get(key) or KeptCheck(
-                tuple(_check_tree(fork, upstream, faulty, said, missing)), tuple(said)
-            )
+            check = known.get(key) or _check_tree(fork, upstream, faulty)
             findings += check.findings
             notes += check.notes
-            unchecked += missing
-            kept |= {} if missing else {key: check}
+            unchecked += check.unchecked
+            kept |= {} if check.unchecked else {key: check}
     if kept != known:
         with contextlib.suppress(OSError):  # a fork that cannot be written is checked each time
             path = fork.settings.work / _FILE
@@ -134,11 +123,11 @@ def check_fork(fork: Fork) -> LintReport:
     return LintReport(tuple(dict.fromkeys(findings)), tuple(notes), tuple(unchecked))
 
 
-def _kept_checks(fork: Fork) -> Mapping[str, KeptCheck]:
-    """Return the findings and notes that earlier runs kept, by :func:`_key`."""
-    kind: Any = Mapping[str, KeptCheck]
+def _kept_checks(fork: Fork) -> Mapping[str, LintReport]:
+    """Return the reports on trees that earlier runs kept, by :func:`_key`."""
+    kind: Any = Mapping[str, LintReport]
     try:
-        kept: Mapping[str, KeptCheck] = read_stored(kind, fork.settings.work / _FILE)
+        kept: Mapping[str, LintReport] = read_stored(kind, fork.settings.work / _FILE)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return kept
@@ -348,43 +337,39 @@ def _check_diff(
                 yield number, "an empty context line lost its leading blank", _export()
 
 
-def _check_tree(
-    fork: Fork, upstream: Upstream, faulty: Set[str], notes: list[str], unchecked: list[str]
-) -> Iterator[LintFinding]:
+def _check_tree(fork: Fork, upstream: Upstream, faulty: Set[str]) -> LintReport:
     """Find mistakes that need upstream files: application, bytes, overlays, record.
 
     Bytes of a file in ``faulty``, which has a finding already, are not compared. A version whose
-    tree is not cached is only added to ``unchecked``, with a note.
+    tree is not cached is unchecked, with a note.
     """
-    folder = fork.patch_folder(upstream)
+    series = fork.patch_folder(upstream) / SERIES
     try:
         done = record_version(fork, upstream, partial(cached_tree, fork), check=True)
     except SourceError as error:
         fetch = typed(f"record {upstream.name} --version {upstream.version} --check")
-        notes.append(
+        note = (
             f"{upstream}: {error.what}, so patches, overlays and {RECORD} were not compared"
             f" with it; to fetch it: {fetch}"
         )
-        unchecked.append(str(upstream))
-        return
+        return LintReport((), (note,), (str(upstream),))
     except ForkError as error:
-        yield _unreadable(folder / SERIES, fork, error, error.remedy or "see above")
-        return
+        return LintReport((_unreadable(series, fork, error, error.remedy or "see above"),), ())
+    findings: list[LintFinding] = []
     try:
-        yield from _check_bytes(fork, done.plan, faulty)
+        findings += _check_bytes(fork, done.plan, faulty)
     except ForkError as error:
-        yield _unreadable(folder / SERIES, fork, error, error.remedy or "see above")
-    notes += (f"{upstream}: {note}" for note in not_compared(done.plan))
-    yield from _check_combinations(fork, done.plan, notes)
+        findings.append(_unreadable(series, fork, error, error.remedy or "see above"))
+    notes = [f"{upstream}: {note}" for note in not_compared(done.plan)]
+    findings += _check_combinations(fork, done.plan, notes)
     for file, line, what, fix in mismatches(fork, done.plan):
-        yield LintFinding(f"{fork.relative(file)}:{line}", what, fix)
-    yield from _check_case(fork, done.plan)
+        findings.append(LintFinding(f"{fork.relative(file)}:{line}", what, fix))
+    findings += _check_case(fork, done.plan)
     if not done.same:
-        yield LintFinding(
-            fork.relative(folder / RECORD),
-            f"{RECORD} is out of date",
-            typed(f"record {upstream.name} --version {upstream.version}"),
-        )
+        where, what = fork.relative(series.with_name(RECORD)), f"{RECORD} is out of date"
+        fix = typed(f"record {upstream.name} --version {upstream.version}")
+        findings.append(LintFinding(where, what, fix))
+    return LintReport(tuple(findings), tuple(notes))
 
 
 def _check_case(fork: Fork, plan: TreePlan) -> Iterator[LintFinding]:
