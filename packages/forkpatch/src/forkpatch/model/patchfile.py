@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -205,20 +205,24 @@ def read_entries(folder: Path) -> tuple[SeriesEntry, ...]:
         return ()
     entries: dict[str, SeriesEntry] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise PatchError(f"{path}: {error}", remedy="restore it from git, or correct it") from error
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        where = f"{path}:{number}"
-        entry = parse_entry(text, where)
-        if entry.name in entries or entry.home == folder.name:
+    for number, (_, entry) in enumerate(series_lines(text, path), 1):
+        if entry and (entry.name in entries or entry.home == folder.name):
             what = "is listed twice" if entry.name in entries else "is in this very folder"
-            raise PatchError(f"{where}: {entry} {what}", remedy="correct or remove the line")
-        entries[entry.name] = entry
+            raise PatchError(
+                f"{path}:{number}: {entry} {what}", remedy="correct or remove the line"
+            )
+        entries |= {entry.name: entry} if entry else {}
     return tuple(entries.values())
+
+
+def series_lines(text: str, path: Path) -> Iterator[tuple[str, SeriesEntry | None]]:
+    """Yield the lines of a series, with their ends, and their entries; None for a comment."""
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        entry = line.partition("#")[0].strip()
+        yield line, parse_entry(entry, f"{path}:{number}") if entry else None
 
 
 def unlisted(folder: Path) -> tuple[Path, ...]:

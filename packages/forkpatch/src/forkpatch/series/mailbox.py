@@ -34,6 +34,7 @@ from forkpatch.model.patchfile import (
     parse_entry,
     parse_patch,
     read_entries,
+    series_lines,
     split_patch,
 )
 from forkpatch.model.record import RECORD
@@ -249,12 +250,9 @@ def new_name(subject: str, taken: Iterable[str]) -> str:
 
 def format_series(entries: Sequence[SeriesEntry], old: str) -> str:
     """Return the text of a series; an entry that is in the text ``old`` keeps its line there."""
-    rows, known = list[tuple[str, str]](), dict[str, str]()
-    for line in old.splitlines(keepends=True):
-        text = line.partition("#")[0].strip()
-        entry = parse_entry(text, SERIES) if text else None
-        rows.append((entry.name if entry else "", line))
-        known[str(entry)] = line.rstrip("\n") + "\n"
+    lines = [*series_lines(old, Path(SERIES))]
+    rows = [(entry.name if entry else "", line) for line, entry in lines]
+    known = {str(entry): line.rstrip("\n") + "\n" for line, entry in lines}
     return relisted(rows, [(entry.name, known.get(str(entry), f"{entry}\n")) for entry in entries])
 
 

@@ -26,7 +26,6 @@ from forkpatch.model.patchfile import (
     Patch,
     SeriesEntry,
     load_series,
-    parse_entry,
     parse_patch,
     patch_bytes,
     read_entries,
@@ -35,7 +34,7 @@ from forkpatch.model.patchfile import (
 from forkpatch.model.record import RECORD, Record, format_record, is_recorded, read_record
 from forkpatch.model.weave import Weave
 from forkpatch.safety import FILE_MODES, check_own
-from forkpatch.series.mailbox import Exported, export_new
+from forkpatch.series.mailbox import Exported, export_new, format_series
 from forkpatch.series.merge import merged_file
 from forkpatch.sources.cache import Pristine
 from forkpatch.tree.drift import record_of
@@ -362,15 +361,18 @@ def share_new(
     order = list(entries)
     for other in others:
         series = fork.patch_folder(other) / SERIES
-        before = series.read_text("utf-8") if series.is_file() else None
-        text = before or ""
+        listed = [*read_entries(series.parent)]
         for name in names:
-            entry = replace(entries[name], home=upstream.version)
-            text = _entered(text, entry, order[: order.index(name)])
-        if text == before:
+            known = [entry.name for entry in listed]
+            if name not in known:
+                above = (known.index(one) + 1 for one in order[: order.index(name)] if one in known)
+                entry = replace(entries[name], home=upstream.version)
+                listed.insert(max(above, default=len(known)), entry)
+        if len(listed) == len(read_entries(series.parent)):
             continue
+        before = series.read_text("utf-8") if series.is_file() else None
         series.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(series, text)
+        atomic_write(series, format_series(listed, before or ""))
         try:
             record_version(fork, other, fork.pristine)
         except BaseException:
@@ -383,14 +385,3 @@ def share_new(
             raise
         changes += [f"../{other.version}/{file}: changed" for file in (SERIES, RECORD)]
     return tuple(changes)
-
-
-def _entered(text: str, entry: SeriesEntry, above: Sequence[str]) -> str:
-    """Return a series with ``entry`` once, after its last patch of ``above``, else at the end."""
-    lines = [f"{line}\n" for line in text.splitlines()]
-    texts = [line.partition("#")[0].strip() for line in lines]
-    names = [parse_entry(text, SERIES).name if text else "" for text in texts]
-    if entry.name in names:
-        return text
-    index = max((names.index(name) + 1 for name in above if name in names), default=len(lines))
-    return "".join([*lines[:index], f"{entry}\n", *lines[index:]])
