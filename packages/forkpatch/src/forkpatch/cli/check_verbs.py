@@ -22,7 +22,7 @@ from forkpatch.model.patchfile import Patch
 from forkpatch.model.record import RECORD
 from forkpatch.output import counted, print_table, say, warn
 from forkpatch.series.shared import homes_first, record_version
-from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, mirrors_of
+from forkpatch.sources.obtain import MissingUpstreamError, SourceOptions, places_of
 from forkpatch.tree.claim import Claim
 from forkpatch.tree.drift import Drift, compare, files_to_compare
 from forkpatch.tree.fork import Fork, TreePlan
@@ -214,9 +214,7 @@ def run_watch(fork: Fork, options: argparse.Namespace) -> tuple[object, int]:
     chosen = known_sources(fork, options)
     news = []
     for upstream in fork.lock.release()[1]:
-        places = list(mirrors_of(upstream, fork.cache, chosen))
-        if not options.offline:
-            places.append(upstream.url)
+        places = places_of(upstream, fork.cache, chosen)
         news.append(news_of(upstream, places, index=not options.offline))
     print_table(
         ("upstream", "pinned", "newer tags", "newer wheels", "newest commit"),

@@ -14,7 +14,7 @@ from forkpatch.rebase.merging import Move
 from forkpatch.rebase.plan import Conflict, ConflictKind, RebaseStep
 from forkpatch.rebase.workspace import Rebase, files_at
 from forkpatch.sources.history import History, UpstreamCommit
-from forkpatch.sources.obtain import SourceOptions, mirrors_of
+from forkpatch.sources.obtain import SourceOptions, places_of
 from forkpatch.symbols.outline import MODULE, bare_name, outline
 from forkpatch.symbols.placement import Misplacement, misplaced
 
@@ -72,9 +72,9 @@ def _moved(rebase: Rebase, name: str, path: str) -> str:
 def history_of(rebase: Rebase) -> History | None:
     """Return upstream's history between both versions; None without a mirror of it here."""
     old, new = rebase.old.upstream, rebase.new
-    mirrors = [*mirrors_of(old, rebase.fork.cache, SourceOptions()), old.url]
+    places = places_of(old, rebase.fork.cache, SourceOptions())
     known = [version.commit for version in (old, new) if version.commit]
-    return History.find(mirrors, *known) if old.commit else None
+    return History.find(places, *known) if old.commit else None
 
 
 def backported(rebase: Rebase, name: str) -> str:
