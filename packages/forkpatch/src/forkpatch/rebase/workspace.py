@@ -225,7 +225,7 @@ def _check_series(fork: Fork, plan: RebasePlan, old: Upstream) -> None:
 def _opened(fork: Fork, plan: RebasePlan, series: TreePlan, new: Upstream) -> Rebase:
     tree = rebase_folder(fork, plan.upstream) / _TREE
     git = Git(tree / ".git", tree)
-    base = NewBase(git, plan.base, series.upstream.tree)
+    base = NewBase(git, new.tree, series.upstream.tree)
     return Rebase(fork, plan, git, series, new, base)
 
 

@@ -52,7 +52,7 @@ def edits_of(diff: FileDiff) -> Iterator[Edit]:
         row = hunk.old_start - (1 if hunk.old_count else 0)
         new = hunk.new_start - (1 if hunk.new_count else 0)
         first, added = row, list[bytes]()
-        for kind, data in hunk.lines:
+        for kind, data in (*hunk.lines, (" ", b"")):  # the line after the hunk ends the last run
             if kind == " ":
                 if row > first or added:
                     yield Edit(first, row, tuple(added), new - len(added))
@@ -63,8 +63,6 @@ def edits_of(diff: FileDiff) -> Iterator[Edit]:
             else:
                 added.append(data)
                 new += 1
-        if row > first or added:
-            yield Edit(first, row, tuple(added), new - len(added))
 
 
 def is_taken_back(diff: FileDiff, had: bytes, now: bytes) -> bool:

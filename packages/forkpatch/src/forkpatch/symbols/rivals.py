@@ -105,7 +105,7 @@ class _Pair:
     @property
     def _has_lost(self) -> bool:
         """True when git's spot lost a line near the home, of its blocks, or the head of one."""
-        is_near = any(self.lost(span, self.there, block) for span, block in self.spans())
+        is_near = any(lost for _, lost in self.losses())
         return is_near or self.kept_heads(-1) != self.heads(-1)
 
     @cached_property
@@ -235,19 +235,20 @@ class _Pair:
         """Return the heads of the blocks up to the one of a row that git's spot has above it."""
         return self.heads(row) & {*self.there.text.lines[: self.there.rows[0]]}
 
-    def spans(self) -> Iterator[tuple[Span, Span]]:
-        """Yield the lines near the home, and its blocks, with their counterparts at git's spot.
+    def losses(self) -> Iterator[tuple[Span, list[int]]]:
+        """Yield the lines near the home, and its blocks, each with its rows that git's spot lost.
 
         Lines outside of a block that has a name of its own, and kept it, tell nothing about it.
         """
         for size in _NEAR:
-            yield _near(self.home, size), _near(self.there, size + _SLACK)
+            span = _near(self.home, size)
+            yield span, self.lost(span, self.there, _near(self.there, size + _SLACK))
         size = len(self.lines)
         for number, (top, bottom) in enumerate(self.home.levels()):
             is_outside = bottom - top == size and self._is_in_same_blocks
             if bottom - top > _BLOCK or is_outside:
                 return
-            yield (top, bottom), self.there.block(number)
+            yield (top, bottom), self.lost((top, bottom), self.there, self.there.block(number))
 
 
 class Search:
@@ -367,8 +368,8 @@ class Search:
     def _exchanged(self, pair: _Pair) -> str:
         """Return a message for a line of the block that changed places with another one."""
         old, new, image = self._versions.old, self._versions.new, self._versions.image
-        for span, block in pair.spans():
-            for row in pair.lost(span, pair.there, block):
+        for _, lost in pair.losses():
+            for row in lost:
                 line, side = pair.lines[row], int(row >= pair.last)
                 there = row + pair.there.rows[side] - pair.home.rows[side]
                 if (old.depth(row) or 0) > pair.depth or not 0 <= there < len(new.lines):
@@ -399,10 +400,10 @@ class Search:
         The place, in any file, also has half of the lines around the edit, or most of those between
         the edit and the line. Lines near the edit are compared, then those of its blocks.
         """
-        for span, block in pair.spans():
+        for span, lost in pair.losses():
             if self._versions.is_kept(*span):
                 continue
-            said, lost = {*filter(pair.says, range(*span))}, pair.lost(span, pair.there, block)
+            said = {*filter(pair.says, range(*span))}
             for row in lost[:_LOST]:
                 near = {*range(min(row, pair.first), max(row + 1, pair.last))} & said
                 near |= {*range(*pair.core)} & said if len(near) < 3 else set()
