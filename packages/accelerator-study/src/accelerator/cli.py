@@ -439,7 +439,7 @@ def _record(work: _Work, studied: list[StudiedLayer]) -> dict[str, Any]:
                 "layer": layer.name,
                 "count": entry.count,
                 "extents": layer.extents,
-                "tile": [mapping.rows, mapping.columns, mapping.outputs, mapping.inputs],
+                "tile": mapping.sides,
                 "rows_outermost": mapping.rows_outermost,
                 "instructions": len(entry.program.instructions),
                 "predicted_cycles": entry.predicted.cycles,

@@ -32,7 +32,7 @@ from accelerator.isa.instructions import (
 )
 from accelerator.isa.tokens import Operation, with_tokens
 from accelerator.layer import Geometry, Layer
-from accelerator.program import HALVES, Mapping, Program
+from accelerator.program import HALVES, Mapping, Program, fits
 from costmodel.estimate.window import Span
 
 PAGE = 4096
@@ -46,7 +46,9 @@ def lower(layer: Layer, mapping: Mapping, device: Device) -> Program:
         AcceleratorError: the tile does not fit the buffers, or the layer does not fit DRAM.
     """
     shape, form = layer.geometry(device), layer.requantisation
-    mapping.check(shape, form, device)
+    if not fits(shape, form, mapping.sides, mapping.halves, device):
+        tile = " x ".join(map(str, mapping.sides))
+        raise AcceleratorError(f"{layer.name}: a tile of {tile} blocks does not fit {device.name}")
     micro_ops = _micro_ops(layer, shape, mapping, device)
     results = shape.bundles * shape.sums * device.element(MemoryId.OUTPUT)
     pixels = shape.rows.extent * shape.columns.extent

@@ -18,19 +18,11 @@ from accelerator.boxes import Box, results_of
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.layer import Layer
-from accelerator.program import (
-    HALVES,
-    Mapping,
-    MappingCost,
-    micro_op_counts,
-    regular,
-    room_of,
-    taken,
-)
+from accelerator.program import HALVES, Mapping, MappingCost, fits, micro_op_counts
 from costmodel.accelerator.hardware import Level
 from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.pipeline import Steps, duration, many_steps
-from costmodel.estimate.tiling import sizes
+from costmodel.estimate.tiling import DIMENSIONS, repeats, sizes
 from costmodel.estimate.transfer import MovedBits
 from costmodel.estimate.window import Span
 from costmodel.search.bounded import in_order_of_bounds
@@ -38,7 +30,7 @@ from costmodel.search.bounded import in_order_of_bounds
 BITS = 8
 BESIDE_STORES = 0.8  # part of the loads; the others run while the ALU shifts sums
 Array = npt.NDArray[np.int64]
-_COLUMNS, _ROWS = (1, 0, 2), (0, 1, 2)  # loops over m, n, k, outermost first
+_COLUMNS, _ROWS = "nmk", "mnk"  # loops over tiles, outermost first
 
 
 def predict(layer: Layer, mapping: Mapping, device: Device) -> MappingCost:
@@ -65,12 +57,10 @@ def best(layer: Layer, device: Device, weights: tuple[int, int] | None = None) -
     if weights is not None:
         sides[2:] = [np.array([side], dtype=np.int64) for side in weights]
     grid = [each.ravel() for each in np.meshgrid(*sides, indexing="ij")]
-    needs = taken(shape, form, tuple(grid), HALVES).items()
-    fits = np.all([count <= room_of(memory, device) for memory, count in needs], axis=0)
-    fits &= regular(shape, grid[2], grid[3])
+    fitting = fits(shape, form, tuple(grid), HALVES, device)
     # The previous tile's bytes leave between steps; with fewer steps the cores wait for STORE.
-    enough = fits & (-(-shape.inputs // grid[3]) >= min(form.width, shape.inputs))
-    places = np.flatnonzero(enough if enough.any() else fits)
+    enough = fitting & (-(-shape.inputs // grid[3]) >= min(form.width, shape.inputs))
+    places = np.flatnonzero(enough if enough.any() else fitting)
     if not len(places):
         raise AcceleratorError(f"{layer.name}: no tile fits {device.name}")
     mappings = [
@@ -115,13 +105,10 @@ class _Prediction:
         # Only scales stay on the CPU: operands are int8, results have the requantisation's width.
         width = BITS * self.form.width
         self.scheme = Scheme("w8a8", BITS, BITS, 4 * BITS, width)
-        self.rows, self.columns, self.outputs, self.inputs = (
-            np.array([getattr(each, name) for each in self.mappings], dtype=np.int64)
-            for name in ("rows", "columns", "outputs", "inputs")
-        )
+        sides = np.array([each.sides for each in self.mappings], dtype=np.int64).T
+        self.rows, self.columns, self.outputs, self.inputs = sides
         shape = self.shape
         extents = (shape.rows.outputs, shape.columns.outputs, shape.outputs, shape.inputs)
-        sides = (self.rows, self.columns, self.outputs, self.inputs)
         self.trips = [-(-e // side) for e, side in zip(extents, sides, strict=True)]
         self.tiles = shape.bundles * self.trips[0] * self.trips[1] * self.trips[2]
 
@@ -155,20 +142,19 @@ class _Prediction:
     def _fetched(self) -> tuple[Array, Array]:
         """Return the bytes of values and of weights that LOAD fetches."""
         shape, device, trips = self.shape, self.device, self.trips
-        pixels = trips[0] * trips[1]
+        loops = dict(zip(DIMENSIONS, (trips[0] * trips[1], *trips[2:]), strict=True))
         first = np.array([each.rows_outermost for each in self.mappings])
-        # A tile stays where the next step needs it again: only with all inputs in one tile.
-        held = trips[3] == 1
-        again = np.where(first & held, 1, trips[2])
-        again = np.where(~first & held & (pixels == 1), 1, again)
+        of_values, of_weights = (
+            np.where(first, *(repeats(order, loops, operand) for order in (_ROWS, _COLUMNS)))
+            for operand in "AB"
+        )
         rows, columns = (
             _held(axis, side)
             for axis, side in ((shape.rows, self.rows), (shape.columns, self.columns))
         )
         values = shape.bundles * rows * columns * shape.inputs * device.element(MemoryId.INPUT)
         weights = shape.outputs * shape.inputs * shape.kernel * shape.bundles
-        repeats = np.where(held & (~first | (trips[2] == 1)), 1, pixels)
-        return values * again, weights * repeats * device.element(MemoryId.WEIGHT)
+        return values * of_values, weights * of_weights * device.element(MemoryId.WEIGHT)
 
     def costs(self) -> list[MappingCost]:
         """Return the bytes and cycles of each mapping."""
@@ -191,6 +177,7 @@ class _Prediction:
         extents = shape.outputs * device.outputs, shape.inputs * device.inputs
         tiles = [self.rows, self.outputs * device.outputs, self.inputs * device.inputs]
         orders = [_ROWS if each.rows_outermost else _COLUMNS for each in self.mappings]
+        places = [[DIMENSIONS.index(loop) for loop in order] for order in orders]
         # A position of the picture has a batch of results, and a weight each kernel position.
         scaled = replace(
             self.scheme,
@@ -200,7 +187,7 @@ class _Prediction:
         return many_steps(
             (shape.rows.outputs, *extents, True, True),
             tiles,
-            np.array(orders).T,
+            np.array(places).T,
             scaled,
             frozenset(),
             (shape.columns.outputs, self.columns, self._window),

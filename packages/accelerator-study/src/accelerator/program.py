@@ -12,7 +12,6 @@ import numpy as np
 
 from accelerator.checker import check
 from accelerator.device import Device, MemoryId
-from accelerator.errors import AcceleratorError
 from accelerator.isa.encoding import encode, encode_micro_ops
 from accelerator.isa.instructions import MOST_COLUMNS, Instruction, MicroOp
 from accelerator.layer import (
@@ -48,22 +47,10 @@ class Mapping:
     halves: int = HALVES
     columns: int = 1
 
-    def check(self, shape: Geometry, form: Requantisation, device: Device) -> None:
-        """Refuse tiles that do not fit half a buffer.
-
-        Raises:
-            AcceleratorError: a tile does not fit; the message names the buffer.
-        """
-        tile = f"{self.rows} by {self.columns} by {self.outputs} by {self.inputs} blocks"
-        sides = (self.rows, self.columns, self.outputs, self.inputs)
-        for memory, count in taken(shape, form, sides, self.halves).items():
-            room = room_of(memory, device)
-            if not 0 < count <= room:
-                where = f"{device.name}: a tile of {tile}"
-                raise AcceleratorError(f"{where} takes {count} of {room} of {memory.name}")
-        if not regular(shape, self.outputs, self.inputs):
-            reason = "the last tile of channels is too short for a LOAD's padding"
-            raise AcceleratorError(f"{device.name}: tiles of {tile}: {reason}")
+    @property
+    def sides(self) -> tuple[int, int, int, int]:
+        """The extents of a tile: rows, columns, outputs and inputs."""
+        return self.rows, self.columns, self.outputs, self.inputs
 
 
 @dataclass(frozen=True)
@@ -104,13 +91,19 @@ def taken(
     }
 
 
-def regular(shape: Geometry, outputs: Count, inputs: Count) -> Count:
-    """Return True if the last tile of channels can be padded to the length of the others.
+def fits(
+    shape: Geometry, form: Requantisation, sides: tuple[Count, ...], halves: int, device: Device
+) -> Count:
+    """Return True if a tile of rows x columns x outputs x inputs fits the device.
 
-    Micro-ops of a large kernel contain the length of a tile, so all tiles have the same length.
+    The tile fits half of each buffer, and the last tile of channels can be padded to the length of
+    the others: micro-ops of a large kernel contain the length of a tile.
     """
-    short = [-extent % side for extent, side in ((shape.outputs, outputs), (shape.inputs, inputs))]
-    return (shape.kernel == 1) | ((short[0] <= MOST_PADDING) & (short[1] <= MOST_PADDING))
+    needs = taken(shape, form, sides, halves).items()
+    within = [count <= room_of(memory, device) for memory, count in needs]
+    ends = zip((shape.outputs, shape.inputs), sides[2:], strict=True)
+    padded = [(shape.kernel == 1) | (-extent % side <= MOST_PADDING) for extent, side in ends]
+    return np.all([*within, *padded], axis=0)
 
 
 def room_of(memory: MemoryId, device: Device) -> int:

@@ -119,7 +119,9 @@ def test_a_stream_that_is_not_proved_is_no_mistake_of_the_user() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(AcceleratorError, match="of 1024 of INPUT"):
+    with pytest.raises(
+        AcceleratorError, match="wide: a tile of 64 x 1 x 1 x 64 blocks does not fit vta-1x16x16"
+    ):
         lower(LinearLayer("wide", 64, 64, 1024), Mapping(64, 1, 64), DEVICES[0])
     with pytest.raises(AcceleratorError, match="no extent"):
         LinearLayer("none", 0, 1, 1)

@@ -7,7 +7,7 @@ tiles in one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -113,7 +113,7 @@ def outer_traffics(
     values, matrix = values * ("A" not in on_chip), matrix * ("B" not in on_chip)
     traffics = []
     for order in orders:
-        again = {name: _repeats(order, trips, other) for name, other in OPERANDS.items()}
+        again = {name: repeats(order, trips, name) for name in OPERANDS}
         spilled = nothing if "C" in on_chip else m * n * (again["C"] - 1) * scheme.accumulator
         traffics.append(
             MovedBits(
@@ -148,8 +148,9 @@ def operand_bits(
     return values, scheme.weight_bits(k, n, deep, across, groups)
 
 
-def _repeats(order: Sequence[str], trips: dict[str, Count], other: str) -> Count:
-    """Return how often a tensor is fetched that depends on all loops but ``other``."""
+def repeats(order: Sequence[str], trips: Mapping[str, Count], operand: str) -> Count:
+    """Return how often an operand is fetched; a tile stays if the next step needs it again."""
+    other = OPERANDS[operand]
     held = prod(trips[d] for d in order[list(order).index(other) + 1 :]) == 1
     return np.where(held, 1, trips[other])
 
