@@ -40,18 +40,11 @@ def carries(expr: Any, reduction: list[Any]) -> bool:
     return bool(hits)
 
 
-def nodes_in_statement(body: Any) -> list[Any]:
-    """Return every node of a statement, inner nodes first."""
+def nodes_in(tree: Any) -> list[Any]:
+    """Return every node of a statement or expression, inner nodes first."""
     nodes: list[Any] = []
-    tirx.stmt_functor.post_order_visit(body, nodes.append)
-    return nodes
-
-
-def nodes_in(expr: Any) -> list[Any]:
-    """Return every node of an expression, inner nodes first."""
-    nodes: list[Any] = []
-    if isinstance(expr, ir.Expr):
-        tirx.stmt_functor.post_order_visit(expr, nodes.append)
+    if isinstance(tree, ir.Expr | tirx.Stmt):
+        tirx.stmt_functor.post_order_visit(tree, nodes.append)
     return nodes
 
 

@@ -18,7 +18,6 @@ from .expressions import (
     index_text,
     loads_in,
     nodes_in,
-    nodes_in_statement,
     product_of,
     replaced,
     same_buffer,
@@ -128,7 +127,7 @@ class FunctionWork:
         self._scan()
 
     def _scan(self) -> None:
-        nodes = nodes_in_statement(self.func.body)
+        nodes = nodes_in(self.func.body)
         blocks = [n for n in nodes if isinstance(n, tirx.SBlock) and n.name_hint != "root"]
         loops = [n for n in nodes if isinstance(n, (tirx.For, tirx.While))]
         if not blocks:
@@ -263,7 +262,7 @@ class FunctionWork:
         return [Other(function, blocks, done, bits_read, bits_written, bits_weights)]
 
     def _stores(self) -> list[tirx.BufferStore]:
-        return [n for n in nodes_in_statement(self.func.body) if isinstance(n, tirx.BufferStore)]
+        return [n for n in nodes_in(self.func.body) if isinstance(n, tirx.BufferStore)]
 
     def _bits_read(self, param: Any) -> Any:
         """Return the bits of a parameter, or of the loops' elements if blocks gather from it."""
