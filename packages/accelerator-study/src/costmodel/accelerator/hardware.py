@@ -108,15 +108,7 @@ def load_hardware(name: str) -> Hardware:
     Raises:
         CostError: the file is missing or wrong; the message names the line.
     """
-    return hardware_from(read_toml(library_file("hardware", name)))
-
-
-def hardware_from(table: TomlTable) -> Hardware:
-    """Return the hardware that a TOML table describes.
-
-    Raises:
-        CostError: the table is wrong; the message names the line.
-    """
+    table = read_toml(library_file("hardware", name))
     table.only(["schema", "name", "description", "clock", "array", "energy", "level", "link"])
     array, energy = table.table("array"), table.table("energy")
     clock = table.positive("clock", settings.FREQUENCIES)
