@@ -60,15 +60,11 @@ def _add_attention(add: Callable[..., Any]) -> None:
     add("--attention", choices=(DEVICE, "cpu"), default=DEVICE, help=who)
 
 
-def _crossed(sides: Sequence[int]) -> str:
-    return "x".join(map(str, sides))
-
-
 # Title, key in a layer's record, and format of the numbers of a layer on a device.
 COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("times", "count", str),
-    ("extents", "extents", _crossed),
-    ("tile, blocks", "tile", _crossed),
+    ("extents", "extents", report.crossed),
+    ("tile, blocks", "tile", report.crossed),
     ("instructions", "instructions", "{:,}".format),
     ("cycles predicted", "predicted_cycles", "{:,.0f}".format),
     ("simulated", "cycles", "{:,.0f}".format),
@@ -311,11 +307,14 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
             _write_timeline(args.traces / f"{_file_stem(taken, work.name)}.json", studied)
         records.append(_record(work, studied))
         _show(console, records[-1], work, device, args.prove)
-    # matplotlib takes a second to read: import it only for figures.
-    if args.roofline:
-        importlib.import_module("accelerator.figures").draw_roofline(args.roofline, device, drawn)
-    if args.timeline:
-        importlib.import_module("accelerator.figures").draw_timeline(args.timeline, device, order)
+    if args.roofline or args.timeline:
+        # matplotlib takes a second to read: import it only for figures.
+        plots = importlib.import_module("costmodel.results.plots")
+        figures = importlib.import_module("accelerator.figures")
+        if args.roofline:
+            plots.save(args.roofline, lambda: figures.roofline(device, drawn))
+        if args.timeline:
+            plots.save(args.timeline, lambda: figures.timeline(device, order))
     if args.json:
         atomic_write_json(args.json, {"schema": 1, "device": device.name, "phases": records})
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from accelerator.device import Device
 from accelerator.isa.instructions import Multiply, Queue
 from accelerator.study import StudiedLayer
-from costmodel.results.plots import COLOURS, MARKERS, plt, roofs, save
+from costmodel.results.plots import COLOURS, MARKERS, plt, roofs
 
 Points = Sequence[tuple[float, float]]
 SMALLEST, LARGEST = 20.0, 260.0  # areas of markers, points squared
@@ -27,18 +26,11 @@ def points(studied: Sequence[StudiedLayer]) -> Points:
     return [(macs / timing.bytes, macs / timing.cycles) for macs, timing in pairs]
 
 
-def draw_roofline(path: Path, device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> None:
-    """Write a roofline plot as PNG; equal layers give equal bytes.
+def roofline(device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> Any:
+    """Return a figure of each layer's rate over its traffic, under the roofs of the device.
 
-    Args:
-        path: of the file; the function makes its folder.
-        device: its peak and bandwidth are the roofs.
-        phases: layers by phase. A marker's area shows a layer's part of its phase's time.
+    A marker's area shows a layer's part of its phase's time.
     """
-    save(path, lambda: _figure(device, phases))
-
-
-def _figure(device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> Any:
     figure, axis = plt.subplots(figsize=(6.4, 4.2))
     intensities = []
     for number, (name, studied) in enumerate(phases.items()):
@@ -60,17 +52,6 @@ def _figure(device: Device, phases: Mapping[str, Sequence[StudiedLayer]]) -> Any
     return figure
 
 
-def draw_timeline(path: Path, device: Device, studied: Sequence[StudiedLayer]) -> None:
-    """Write a picture of the part of the time in which each queue works, as PNG.
-
-    Args:
-        path: of the file; the function makes its folder.
-        device: its clock gives the milliseconds.
-        studied: layers in their order; layers of one kind are drawn once, as long as all of them.
-    """
-    save(path, lambda: _timeline(device, studied))
-
-
 def busy(studied: Sequence[StudiedLayer], columns: int) -> Any:
     """Return the part of the time of each of ``columns`` columns in which each of ROWS works."""
     ends = np.cumsum([each.count * each.timing.cycles for each in studied])
@@ -90,7 +71,11 @@ def busy(studied: Sequence[StudiedLayer], columns: int) -> Any:
     return np.diff(work, axis=1) / np.diff(edges)
 
 
-def _timeline(device: Device, studied: Sequence[StudiedLayer]) -> Any:
+def timeline(device: Device, studied: Sequence[StudiedLayer]) -> Any:
+    """Return a figure of the part of the time in which each queue works.
+
+    Layers are in their order; layers of one kind are drawn once, as long as all of them.
+    """
     figure, axes = plt.subplots(len(ROWS), 1, figsize=(10, 4.6), sharex=True, sharey=True)
     ends = np.cumsum([each.count * each.timing.cycles for each in studied]) * 1e3 / device.clock
     at = (np.arange(COLUMNS) + 0.5) * ends[-1] / COLUMNS

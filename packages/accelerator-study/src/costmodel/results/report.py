@@ -169,13 +169,13 @@ def write_fronts(path: Path, fronts: Sequence[Mapping[str, Any]]) -> None:
     for row in fronts:
         excess = row["excess"] or dict.fromkeys(("latency_ms", "energy_mj"))
         products = (
-            f"{name}: tile {_crossed(held['tile'])}, loops {' '.join(held['order'])}"
+            f"{name}: tile {crossed(held['tile'])}, loops {' '.join(held['order'])}"
             for name, plan in row["mapping"]["products"].items()
             for held in plan
         )
         written = {
             **row,
-            "array": _crossed(row["array"]),
+            "array": crossed(row["array"]),
             "buffer_kib": _buffer(row),
             **{f"{objective}_excess": part for objective, part in excess.items()},
             "mapping": "; ".join(products),
@@ -194,7 +194,8 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     atomic_write(path, stream.getvalue())
 
 
-def _crossed(sides: Sequence[int]) -> str:
+def crossed(sides: Sequence[int]) -> str:
+    """Return sides as text, such as 8x16."""
     return "x".join(map(str, sides))
 
 
@@ -341,7 +342,7 @@ def show_fronts(
             shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)
             table.add_row(
                 *(phase, name, best["scheme"], best["dataflow"]),
-                *(_crossed(best["array"]), _buffer(best)),
+                *(crossed(best["array"]), _buffer(best)),
                 *(short(best[n]) for n in ("latency_ms", "energy_mj", "area_mm2")),
                 "-" if best["perplexity"] is None else f"{best['perplexity']:.4g}",
                 "".join(f"at most {part:.1%}" for part in excess),
