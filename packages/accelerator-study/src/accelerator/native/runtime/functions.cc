@@ -81,41 +81,47 @@ void Multiply(void* out, void* values, void* weights, int64_t rows, int64_t outp
 // Arguments of both attention functions: queries and out [all, heads, width], lse [all, heads].
 // Sequence b has queries queries_from[b] to queries_from[b + 1], or query b without queries_from.
 struct Texts {
-  const float* queries;
-  const std::int32_t* queries_from;
-  float* out;
-  float* lse;
-  int64_t count, heads, kept, width;
-  bool causal;
+  void* queries;
+  void* queries_from;
+  void* out;
+  void* lse;
+  int64_t count, heads, kept, width, causal, rotary_mode;
   double scale;
 };
 
 // Computes attention of all sequences; `tokens_of` returns a sequence's keys and values of a head.
 void Attend(const Texts& texts, bool resident,
             const std::function<std::vector<Token>(int64_t sequence, int64_t head)>& tokens_of) {
-  const int64_t group = texts.heads / texts.kept;
-  for (int64_t b = 0; b < texts.count; ++b) {
-    const int64_t first = texts.queries_from ? texts.queries_from[b] : b;
-    const int64_t length = texts.queries_from ? texts.queries_from[b + 1] - first : 1;
-    for (int64_t head = 0; head < texts.kept; ++head) {
-      const std::vector<Token> tokens = tokens_of(b, head);
-      const int64_t known = static_cast<int64_t>(tokens.size());
-      std::vector<Query> queries;
-      for (int64_t i = 0; i < length; ++i) {
-        const int64_t seen =
-            texts.causal ? std::clamp<int64_t>(known - length + i + 1, 0, known) : known;
-        for (int64_t g = 0; g < group; ++g) {
-          const int64_t row = (first + i) * texts.heads + head * group + g;
-          queries.push_back({texts.queries + row * texts.width, static_cast<std::uint64_t>(seen),
-                             texts.out + row * texts.width, texts.lse + row});
+  Do([&] {
+    if (texts.rotary_mode) {
+      throw DeviceError("queries and keys come without their rotary embeddings");
+    }
+    const auto* from = static_cast<const std::int32_t*>(texts.queries_from);
+    const int64_t group = texts.heads / texts.kept, width = texts.width;
+    for (int64_t b = 0; b < texts.count; ++b) {
+      const int64_t first = from ? from[b] : b, length = from ? from[b + 1] - first : 1;
+      for (int64_t head = 0; head < texts.kept; ++head) {
+        const std::vector<Token> tokens = tokens_of(b, head);
+        const int64_t known = static_cast<int64_t>(tokens.size());
+        std::vector<Query> queries;
+        for (int64_t i = 0; i < length; ++i) {
+          const int64_t seen =
+              texts.causal ? std::clamp<int64_t>(known - length + i + 1, 0, known) : known;
+          for (int64_t g = 0; g < group; ++g) {
+            const int64_t row = (first + i) * texts.heads + head * group + g;
+            queries.push_back({static_cast<const float*>(texts.queries) + row * width,
+                               static_cast<std::uint64_t>(seen),
+                               static_cast<float*>(texts.out) + row * width,
+                               static_cast<float*>(texts.lse) + row});
+          }
+        }
+        if (!queries.empty()) {
+          Running().attention.Attend(queries, tokens, width, static_cast<float>(texts.scale),
+                                     resident);
         }
       }
-      if (!queries.empty()) {
-        Running().attention.Attend(queries, tokens, texts.width, static_cast<float>(texts.scale),
-                                   resident);
-      }
     }
-  }
+  });
 }
 
 // Returns as JSON the device's counters since the start, and the tokens written for attention.
@@ -128,32 +134,23 @@ tvm::ffi::String Counters() {
   return text.str();
 }
 
-void RefuseRotation(int64_t rotary_mode) {
-  if (rotary_mode) throw DeviceError("queries and keys come without their rotary embeddings");
-}
-
 // Computes attention to keys and values [all, kept, width] of the call; sequence b has tokens
 // keys_from[b] to keys_from[b + 1].
 void AttendRagged(void* queries, void* queries_from, void* keys, void* values, void* keys_from,
                   void* out, void* lse, int64_t count, int64_t heads, int64_t kept, int64_t width,
                   int64_t causal, int64_t rotary_mode, double scale) {
-  Do([&] {
-    RefuseRotation(rotary_mode);
-    const auto* from = static_cast<const std::int32_t*>(keys_from);
-    const auto tokens_of = [&](int64_t b, int64_t head) {
-      std::vector<Token> tokens;
-      for (int64_t token = from[b]; token < from[b + 1]; ++token) {
-        const int64_t at = (token * kept + head) * width;
-        tokens.push_back(
-            {static_cast<const float*>(keys) + at, static_cast<const float*>(values) + at});
-      }
-      return tokens;
-    };
-    Attend({static_cast<const float*>(queries), static_cast<const std::int32_t*>(queries_from),
-            static_cast<float*>(out), static_cast<float*>(lse), count, heads, kept, width,
-            causal != 0, scale},
-           false, tokens_of);
-  });
+  const auto* from = static_cast<const std::int32_t*>(keys_from);
+  const auto tokens_of = [&](int64_t b, int64_t head) {
+    std::vector<Token> tokens;
+    for (int64_t token = from[b]; token < from[b + 1]; ++token) {
+      const int64_t at = (token * kept + head) * width;
+      tokens.push_back(
+          {static_cast<const float*>(keys) + at, static_cast<const float*>(values) + at});
+    }
+    return tokens;
+  };
+  Attend({queries, queries_from, out, lse, count, heads, kept, width, causal, rotary_mode, scale},
+         false, tokens_of);
 }
 
 // Computes attention to the pages [all, 2, kept, page, width] of a cache. Sequence b has the pages
@@ -161,27 +158,22 @@ void AttendRagged(void* queries, void* queries_from, void* keys, void* values, v
 void AttendPaged(void* queries, void* queries_from, void* pages, void* page_from, void* page_values,
                  void* last, void* out, void* lse, int64_t count, int64_t heads, int64_t kept,
                  int64_t page, int64_t width, int64_t causal, int64_t rotary_mode, double scale) {
-  Do([&] {
-    RefuseRotation(rotary_mode);
-    const auto* from = static_cast<const std::int32_t*>(page_from);
-    const auto* listed = static_cast<const std::int32_t*>(page_values);
-    const auto tokens_of = [&](int64_t b, int64_t head) {
-      std::vector<Token> tokens;
-      for (int64_t p = from[b]; p < from[b + 1]; ++p) {
-        const int64_t used = p + 1 < from[b + 1] ? page : static_cast<const std::int32_t*>(last)[b];
-        const float* keys =
-            static_cast<const float*>(pages) + (listed[p] * 2 * kept + head) * page * width;
-        for (int64_t token = 0; token < used; ++token) {
-          tokens.push_back({keys + token * width, keys + (kept * page + token) * width});
-        }
+  const auto* from = static_cast<const std::int32_t*>(page_from);
+  const auto* listed = static_cast<const std::int32_t*>(page_values);
+  const auto tokens_of = [&](int64_t b, int64_t head) {
+    std::vector<Token> tokens;
+    for (int64_t p = from[b]; p < from[b + 1]; ++p) {
+      const int64_t used = p + 1 < from[b + 1] ? page : static_cast<const std::int32_t*>(last)[b];
+      const float* keys =
+          static_cast<const float*>(pages) + (listed[p] * 2 * kept + head) * page * width;
+      for (int64_t token = 0; token < used; ++token) {
+        tokens.push_back({keys + token * width, keys + (kept * page + token) * width});
       }
-      return tokens;
-    };
-    Attend({static_cast<const float*>(queries), static_cast<const std::int32_t*>(queries_from),
-            static_cast<float*>(out), static_cast<float*>(lse), count, heads, kept, width,
-            causal != 0, scale},
-           true, tokens_of);
-  });
+    }
+    return tokens;
+  };
+  Attend({queries, queries_from, out, lse, count, heads, kept, width, causal, rotary_mode, scale},
+         true, tokens_of);
 }
 
 }  // namespace
