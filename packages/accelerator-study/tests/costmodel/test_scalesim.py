@@ -68,6 +68,7 @@ def test_the_page_has_a_models_times_under_both_drains() -> None:
 
 def test_the_record_is_what_the_simulator_says() -> None:
     pytest.importorskip("scalesim", reason="scalesim is not installed")
-    command = [sys.executable, str(HERE / "data" / "scalesim_record.py")]
+    # A quarter of the cases, of all dataflows.
+    command = [sys.executable, str(HERE / "data" / "scalesim_record.py"), "--step", "4"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert json.loads(done.stdout) == RECORD
+    assert json.loads(done.stdout) == {**RECORD, "cases": RECORD["cases"][::4]}

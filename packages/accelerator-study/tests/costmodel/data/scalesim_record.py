@@ -8,6 +8,7 @@ With the dependency group `scalesim` installed::
     python scalesim_record.py --random 200 > scalesim_random.json
 
 The first are shapes that the array divides evenly and ragged ones; the second are drawn at random.
+``--step N`` records every N-th case only.
 """
 
 import argparse
@@ -148,8 +149,12 @@ def drawn(number: int) -> list[tuple[str, int, int, int, int, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--random", type=int, default=0, metavar="NUMBER")
-    number = parser.parse_args().random
-    rows = [json.dumps(run(*case)) for case in (drawn(number) if number else CASES)]
+    parser.add_argument(
+        "--step", type=int, default=1, metavar="NUMBER", help="each so many-th case"
+    )
+    args = parser.parse_args()
+    cases = drawn(args.random) if args.random else CASES
+    rows = [json.dumps(run(*case)) for case in cases[:: args.step]]
     sys.stdout.write('{"scalesim": "3.0.0", "cases": [\n' + ",\n".join(rows) + "\n]}\n")
 
 
