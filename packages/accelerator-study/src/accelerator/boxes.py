@@ -14,6 +14,14 @@ from costmodel.estimate.window import Span
 
 
 @dataclass(frozen=True)
+class Range:
+    """Neighbouring blocks or positions: the first, and their number."""
+
+    at: Any
+    size: Any
+
+
+@dataclass(frozen=True)
 class Box:
     """A part of a picture in DRAM, and its place in a buffer.
 
@@ -21,7 +29,7 @@ class Box:
 
     Attributes:
         rows, columns: samples of the picture, with padding.
-        channel: the first block of channels; channels: their number.
+        channels: blocks of the picture.
         picture: the picture's columns and blocks of channels.
         pitch: samples of a row, and blocks of a sample, in the buffer.
         steps: rows and columns of the picture from sample to sample.
@@ -29,8 +37,7 @@ class Box:
 
     rows: Span
     columns: Span
-    channel: Any
-    channels: Any
+    channels: Range
     picture: tuple[int, int]
     pitch: tuple[Any, Any]
     steps: tuple[int, int] = (1, 1)
@@ -40,7 +47,7 @@ class Box:
         """True if a row of the picture is contiguous: a transfer may take rows of it."""
         width, deep = self.pitch
         behind = (width - self.columns.before - self.columns.count) * deep
-        dense = (self.channels == self.picture[1]) & (deep == self.channels)
+        dense = (self.channels.size == self.picture[1]) & (deep == self.channels.size)
         padded = (self.columns.before * deep <= MOST_PADDING) & (behind <= MOST_PADDING)
         high = (self.rows.before <= MOST_PADDING) & (self.rows.after <= MOST_PADDING)
         inside = (self.rows.count > 0) & (self.columns.count > 0)
@@ -60,10 +67,30 @@ class Box:
         return single + (1 - 1 * single) * self.rows.count * (self.columns.count > 0)
 
 
-def results_of(shape: Geometry, rows: Span, columns: Span, channel: Any, channels: Any) -> Box:
+def window_of(
+    shape: Geometry, rows: Range, columns: Range, channels: Range, whole: tuple[Any, Any]
+) -> Box:
+    """Return the part of a layer's picture that a step of a tile of the result reads.
+
+    ``whole``: columns of the result and blocks of inputs in a whole tile. Micro-ops of a large
+    kernel contain the pitches of whole tiles in the buffer.
+    """
+    across, deep = whole if shape.kernel > 1 else (columns.size, channels.size)
+    return Box(
+        rows=shape.rows.span(rows.at, rows.size),
+        columns=shape.columns.span(columns.at, columns.size),
+        channels=channels,
+        picture=(shape.columns.extent, shape.bundles * shape.inputs),
+        pitch=(shape.columns.samples(across), deep),
+        steps=(shape.rows.step, shape.columns.step),
+    )
+
+
+def results_of(shape: Geometry, rows: Range, columns: Range, channels: Range) -> Box:
     """Return the part of a layer's result that a tile computes."""
+    down, across = (Span(each.at, each.size) for each in (rows, columns))
     picture = (shape.columns.outputs, shape.bundles * shape.outputs)
-    return Box(rows, columns, channel, channels, picture, pitch=(columns.count, channels))
+    return Box(down, across, channels, picture, pitch=(columns.size, channels.size))
 
 
 def transfers(
@@ -81,10 +108,10 @@ def transfers(
         box: the part of the picture to move.
     """
     rows, columns, (width, deep) = box.rows, box.columns, box.pitch
-    across, channels = box.picture
-    row_step, column_step = box.steps[0] * across * channels, box.steps[1] * channels
-    begin = dram + (rows.first * across + columns.first) * channels + box.channel
-    right = deep - box.channels
+    across, every = box.picture
+    row_step, column_step = box.steps[0] * across * every, box.steps[1] * every
+    begin = dram + (rows.first * across + columns.first) * every + box.channels.at
+    channels, right = box.channels.size, deep - box.channels.size
     if box.row_is_dense:
         left = columns.before * deep
         size = columns.count * deep
@@ -93,7 +120,7 @@ def transfers(
         return
     if box.rows_are_adjacent:
         count = rows.count * across
-        yield Transfer(opcode, memory, sram, begin, count, box.channels, channels, pad_right=right)
+        yield Transfer(opcode, memory, sram, begin, count, channels, every, pad_right=right)
         return
     inside = columns.count > 0
     yield from _zeros(memory, sram, dram, rows.before, width * deep)
@@ -104,7 +131,7 @@ def transfers(
             sram + (rows.before + row) * width * deep,
             begin + row * row_step,
             columns.count,
-            box.channels,
+            channels,
             column_step,
             columns.before,
             columns.after,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from accelerator.boxes import Box, results_of, transfers
+from accelerator.boxes import Box, Range, results_of, transfers, window_of
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.isa.instructions import (
@@ -33,7 +33,6 @@ from accelerator.isa.instructions import (
 from accelerator.isa.tokens import Operation, with_tokens
 from accelerator.layer import Geometry, Layer
 from accelerator.program import HALVES, Mapping, Program, fits
-from costmodel.estimate.window import Span
 
 PAGE = 4096
 BYTE = 8
@@ -179,14 +178,6 @@ class _Buffer:
 
 
 @dataclass(frozen=True)
-class Range:
-    """Neighbouring blocks or positions: the first, and their number."""
-
-    at: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Tile:
     """A step of a tile: rows and columns of the result, a bundle's outputs and inputs."""
 
@@ -199,12 +190,12 @@ class Tile:
     @property
     def pixels(self) -> int:
         """The positions of the tile in the picture."""
-        return self.rows.size * self.columns.size
+        return int(self.rows.size * self.columns.size)
 
     @property
     def sums(self) -> int:
         """The number of accumulator elements of the tile."""
-        return self.pixels * self.outputs.size
+        return int(self.pixels * self.outputs.size)
 
 
 @dataclass
@@ -322,7 +313,9 @@ class Lowering:
     def _step(self, tile: Tile, begun: int) -> int:
         """Emit a step's missing loads, and products after ``begun``; return the last's number."""
         shape, inputs, outputs = self.shape, tile.inputs, tile.outputs
-        window = self._window(tile)
+        channels = Range(tile.bundle * shape.inputs + inputs.at, inputs.size)
+        whole = (self.mapping.columns, self.mapping.inputs)
+        window = window_of(shape, tile.rows, tile.columns, channels, whole)
         place = (tile.bundle, tile.rows.at, tile.columns.at, inputs.at)
         base = self._address(2, MemoryId.INPUT)
         self._load(
@@ -341,28 +334,12 @@ class Lowering:
             buffer.half.used = (begun,)
         return begun
 
-    def _window(self, tile: Tile) -> Box:
-        """Return the picture's part that a step reads, with the pitches of the input buffer."""
-        shape, mapping, inputs = self.shape, self.mapping, tile.inputs
-        # Micro-ops of a large kernel know the pitches of whole tiles.
-        whole = shape.kernel > 1
-        columns = mapping.columns if whole else tile.columns.size
-        return Box(
-            rows=shape.rows.span(tile.rows.at, tile.rows.size),
-            columns=shape.columns.span(tile.columns.at, tile.columns.size),
-            channel=tile.bundle * shape.inputs + inputs.at,
-            channels=inputs.size,
-            picture=(shape.columns.extent, shape.bundles * shape.inputs),
-            steps=(shape.rows.step, shape.columns.step),
-            pitch=(shape.columns.samples(columns), mapping.inputs if whole else inputs.size),
-        )
-
     def _weights(self, tile: Tile, dram: int) -> Transfer:
         outputs, rows = tile.outputs.size, tile.inputs.size * self.shape.kernel
         pad = self.mapping.outputs - outputs if self.shape.kernel > 1 else 0
-        extent = (rows, outputs, outputs) if pad else (1, rows * outputs, rows * outputs)
-        sram = self.weights.next
-        return Transfer(Opcode.LOAD, MemoryId.WEIGHT, sram, dram, *extent, pad_right=pad)
+        rows, columns = (rows, outputs) if pad else (1, rows * outputs)
+        place = (self.weights.next, dram)
+        return Transfer(Opcode.LOAD, MemoryId.WEIGHT, *place, rows, columns, columns, pad_right=pad)
 
     def _products(self, tile: Tile, window: Box) -> Iterator[Multiply]:
         """Yield the multiplications of a step.
@@ -474,9 +451,9 @@ class Lowering:
 
         ``plane`` is the part's elements before the tile's plane of bytes.
         """
-        rows, columns = (Span(each.at, each.size) for each in (tile.rows, tile.columns))
         channel = tile.bundle * self.shape.outputs + tile.outputs.at
-        box = results_of(self.shape, rows, columns, channel, tile.outputs.size)
+        channels = Range(channel, tile.outputs.size)
+        box = results_of(self.shape, tile.rows, tile.columns, channels)
         return transfers(opcode, memory, sram, self._address(part, memory) + plane, box)
 
 

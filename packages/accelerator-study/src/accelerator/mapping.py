@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from accelerator.boxes import Box, results_of
+from accelerator.boxes import Range, results_of, window_of
 from accelerator.device import Device, MemoryId
 from accelerator.errors import AcceleratorError
 from accelerator.layer import Layer
@@ -24,7 +24,6 @@ from costmodel.accelerator.scheme import Scheme
 from costmodel.estimate.pipeline import Steps, duration, many_steps
 from costmodel.estimate.tiling import DIMENSIONS, repeats, sizes
 from costmodel.estimate.transfer import MovedBits
-from costmodel.estimate.window import Span
 from costmodel.search.bounded import in_order_of_bounds
 
 BITS = 8
@@ -197,17 +196,8 @@ class _Prediction:
         """Return the bits of tiles' windows; the latency of a transfer counts as bus time."""
         shape, device = self.shape, self.device
         blocks = -(-channels // device.inputs)
-        whole = shape.kernel > 1
-        wide = np.broadcast_to(self.columns, np.shape(columns)) if whole else columns
-        box = Box(
-            rows=shape.rows.span(row, rows),
-            columns=shape.columns.span(column, columns),
-            channel=0,
-            channels=blocks,
-            picture=(shape.columns.extent, shape.bundles * shape.inputs),
-            steps=(shape.rows.step, shape.columns.step),
-            pitch=(shape.columns.samples(wide), self.inputs if whole else blocks),
-        )
+        whole = (self.columns, self.inputs)
+        box = window_of(shape, Range(row, rows), Range(column, columns), Range(0, blocks), whole)
         data = box.rows.count * box.columns.count * channels * device.batch * BITS
         return data + box.transfers * device.dram_latency * self.bits
 
@@ -268,7 +258,7 @@ class _Prediction:
         outputs = listed.n // self.device.outputs
         rows = listed.m // np.minimum(self.columns, shape.columns.outputs)
         columns = np.broadcast_to(self.columns, np.shape(rows))
-        box = results_of(shape, Span(0, np.maximum(rows, 1)), Span(0, columns), 0, outputs)
+        box = results_of(shape, Range(0, np.maximum(rows, 1)), Range(0, columns), Range(0, outputs))
         return np.asarray(box.transfers)
 
     def _storing(self, moving: Any, begin: Any, second: Any, stores: Array) -> Array:
