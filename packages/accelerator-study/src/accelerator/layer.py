@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd, lcm
 from typing import Any, TypeVar
 
@@ -312,18 +313,14 @@ class Convolution:
             channels: addends and shifts, ``2 x outputs``.
             residual: of the result's shape.
         """
-        padded = pad_picture(values.astype(np.float64), self.rows, self.columns)
-        padded = padded.reshape(self.groups, -1, *padded.shape[2:])
-        split = weights.reshape(self.groups, self.outputs // self.groups, *weights.shape[1:])
+        windows = windows_of(values.astype(np.float64), self.rows, self.columns)
+        split = weights.reshape(self.groups, self.outputs // self.groups, -1, len(windows))
         down, across = self.rows.outputs, self.columns.outputs
         sums = np.zeros((self.groups, split.shape[1], down * across))
-        for row in range(self.rows.kernel):
-            for column in range(self.columns.kernel):
-                window = padded[
-                    ..., taps_of(self.rows, row), taps_of(self.columns, column)
-                ].reshape(*padded.shape[:2], down * across)
-                # Sums of less than 2**53 are exact in float64.
-                sums += split[..., row, column].astype(np.float64) @ window
+        for position, window in enumerate(windows):
+            # Sums of less than 2**53 are exact in float64.
+            part = window.reshape(self.groups, -1, down * across)
+            sums += split[..., position].astype(np.float64) @ part
         exact = sums.astype(np.int32).reshape(1, self.outputs, down, across)
         addends, shifts = (None, None) if channels is None else channels[:, :, None, None]
         return self.requantisation.apply(exact, addends, shifts, residual)
@@ -420,12 +417,7 @@ class Pooling:
 
     def reference(self, values: Int8) -> Int32:
         """Return the result in numpy: ``1 x channels x rows x columns``."""
-        padded = pad_picture(values.astype(np.int32), self.rows, self.columns, LEAST)
-        windows = [
-            padded[..., taps_of(self.rows, row), taps_of(self.columns, column)]
-            for row in range(self.rows.kernel)
-            for column in range(self.columns.kernel)
-        ]
+        windows = windows_of(values.astype(np.int32), self.rows, self.columns, LEAST)
         return np.asarray(np.max(windows, axis=0), dtype=np.int32)
 
     def packed_values(self, values: Int8, device: Device) -> Int8:
@@ -480,14 +472,15 @@ def check_axes(name: str, rows: Axis, columns: Axis) -> None:
             raise AcceleratorError(f"{name}: {reason}")
 
 
-def pad_picture(picture: Number, rows: Axis, columns: Axis, value: int = 0) -> Number:
-    """Return a picture with the padding that windows read on their last two dimensions."""
+def windows_of(picture: Number, rows: Axis, columns: Axis, value: int = 0) -> list[Number]:
+    """Return for each position of the kernel the values that meet it, with ``value`` as padding."""
     pads = [(0, 0)] * (picture.ndim - 2)
     for axis in (rows, columns):
         end = (axis.outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
         pads.append((axis.padding, max(0, end - axis.padding - axis.extent)))
     padded: Number = np.pad(picture, pads, constant_values=value)
-    return padded
+    places = product(range(rows.kernel), range(columns.kernel))
+    return [padded[..., _taps(rows, row), _taps(columns, column)] for row, column in places]
 
 
 def unpack_picture(planes: Bytes, channels: int) -> Int32:
@@ -498,7 +491,7 @@ def unpack_picture(planes: Bytes, channels: int) -> Int32:
     return np.ascontiguousarray(flat.T.reshape(1, channels, down, across))
 
 
-def taps_of(axis: Axis, position: int) -> slice:
+def _taps(axis: Axis, position: int) -> slice:
     """Return the padded positions that meet a position of the kernel."""
     begin = position * axis.dilation
     return slice(begin, begin + (axis.outputs - 1) * axis.stride + 1, axis.stride)
