@@ -155,7 +155,6 @@ class _Half:
 class _Buffer:
     """A buffer in halves that are filled in turn."""
 
-    memory: MemoryId
     room: int
     halves: list[_Half]
     tile: tuple[int, ...] | None = None
@@ -219,7 +218,7 @@ class Lowering:
 
     def _buffer(self, memory: MemoryId) -> _Buffer:
         halves = [_Half() for _ in range(self.mapping.halves)]
-        return _Buffer(memory, self.device.depth(memory) // HALVES, halves)
+        return _Buffer(self.device.depth(memory) // HALVES, halves)
 
     def _address(self, part: int, memory: MemoryId) -> int:
         """Return the address of a part of the program in elements of a buffer."""
