@@ -7,6 +7,7 @@ import csv
 import json
 import multiprocessing
 import re
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations, product
@@ -33,7 +34,7 @@ from costmodel.estimate.transfer import MovedBits
 from costmodel.estimate.workload import bind_phase, read_workloads, weight_shapes
 from costmodel.options import DEFAULT_PHASES
 from costmodel.results.report import write_fronts
-from costmodel.search import explore
+from costmodel.search import explore, levels, products
 from costmodel.search.explore import arrays, designs, dominates, search
 from costmodel.search.levels import solve, within
 from costmodel.search.products import (
@@ -135,7 +136,6 @@ def test_pruning_loses_nothing(problem: Problem) -> None:
     m, n, k = (np.array(side) for side in zip(*(tile for tile, _ in mappings), strict=True))
     turned = np.array([[DIMENSIONS.index(d) for d in order] for _, order in mappings]).T
     assert best.cycles == pytest.approx(problem.simulate((m, n, k), turned).min())
-    assert best.simulated <= best.candidates <= len(mappings)
     assert best.energy >= frugal.energy
     bounds, _, port, scaled = problem.bounds((m, n, k))
     for bound, order in zip(bounds, problem.orders(), strict=True):
@@ -198,8 +198,9 @@ def test_small_buffers_are_searched_in_every_tile(scheme: str, size: int, most: 
 @pytest.mark.parametrize("flow", FLOWS)
 def test_most_candidates_are_left_out(flow: str) -> None:
     problem = Problem(Gemm("up", 64, 512, 576), FLOAT16, EDGE, Systolic(flow, 8, 8))
-    best, _ = search_together((problem,))
-    assert best.simulated < best.candidates / 4
+    search_together((problem,))
+    simulated = np.isfinite(products._shared((problem.in_widest(),)).times)
+    assert simulated.mean() < 1 / 4
 
 
 @pytest.mark.parametrize("flow", FLOWS)
@@ -229,7 +230,7 @@ def test_what_is_found_is_what_the_engine_says(flow: str) -> None:
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-def test_tiles_of_an_l2_are_searched(flow: str) -> None:
+def test_tiles_of_an_l2_are_searched(flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the tiles of the L2 with whole sides or multiples of 8, and against the engine."""
     near = small(1 << 12, 16.0)
     buffer, dram = near.levels
@@ -237,6 +238,13 @@ def test_tiles_of_an_l2_are_searched(flow: str) -> None:
     hardware = replace(near, levels=(buffer, middle, dram))
     lag = sum(level.latency - 1 for level in hardware.levels)
     problem = Problem(Gemm("a", 12, 16, 20), FLOAT16, hardware, Systolic(flow, 8, 8))
+    tried: list[Holding] = []
+
+    def counted(problems: tuple[Problem, ...], held: Holding) -> Iterator[Solution]:
+        tried.append(held)
+        return within(problems, held)
+
+    monkeypatch.setattr(levels, "within", counted)
     best, frugal = solve((problem,))
     outer = replace(problem, hardware=replace(hardware, levels=(middle, dram)))
     tiles, extents = list(zip(*outer.tiles().tiles, strict=True)), problem.gemm.extents
@@ -245,11 +253,11 @@ def test_tiles_of_an_l2_are_searched(flow: str) -> None:
         for order in outer.orders()
         for sides in tiles
         if not any(s % 8 and s != whole for s, whole in zip(sides, extents, strict=True))
-        for found in within((problem,), Holding(BufferTile(*map(int, sides)), order), 0)
+        for found in within((problem,), Holding(BufferTile(*map(int, sides)), order))
     ]
     # Of the sizes that are tried; the others are a few percent better on a product as small.
     assert best.cycles <= 1.05 * min(coarse)
-    assert best.simulated < len(tiles) * len(outer.orders()) / 2
+    assert len(tried) < len(tiles) * len(outer.orders()) / 2
     assert frugal.energy <= best.energy
     found = cost(problem.gemm, hardware, load_dataflow(flow), plan=best.holdings)
     assert found.latency - lag == pytest.approx(best.cycles, rel=0.02)
@@ -277,7 +285,7 @@ def test_designs_that_a_bound_excludes_are_on_no_front(monkeypatch: pytest.Monke
     monkeypatch.setattr(explore, "solve", counted)
     found = search(phases, EDGE, schemes, 16, measured)
     few = len(solved)
-    monkeypatch.setattr(explore, "lower_bound", lambda _: (Solution((), 0.0, 0.0, 0, 0),))
+    monkeypatch.setattr(explore, "lower_bound", lambda _: (Solution((), 0.0, 0.0),))
     assert search(phases, EDGE, schemes, 16, measured) == found
     assert few < 0.9 * (len(solved) - few)
 

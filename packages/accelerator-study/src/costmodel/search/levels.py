@@ -58,12 +58,12 @@ def _search_behind(problems: tuple[Problem, ...]) -> tuple[Solution, Solution]:
         raise NoRoomError(f"{lead.hardware.name}: no tile of {lead.gemm.name} fits {level.name}")
     quick: Solution | None = None
     cheap: Solution | None = None
-    for tried, at in enumerate(np.argsort(flat, kind="stable")):
+    for at in np.argsort(flat, kind="stable"):
         if quick and cheap and flat[at] >= quick.cycles * (1 - L2_GAP):
             break
         tile = BufferTile(*(int(side[at % len(grid[0])]) for side in grid))
         try:
-            mappings = list(within(problems, Holding(tile, orders[at // len(grid[0])]), tried))
+            mappings = list(within(problems, Holding(tile, orders[at // len(grid[0])])))
         except NoRoomError:
             continue  # a smaller part may have tiles that fit the buffer
         for mapping in mappings:
@@ -83,11 +83,8 @@ def _thinned(grid: list[Any]) -> list[Any]:
     return [side[keep] for side in grid]
 
 
-def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator[Solution]:
-    """Yield mappings of products in parts ``held`` by an L2, with totals over all parts.
-
-    ``tried`` is the number of parts that the search tried before.
-    """
+def within(problems: tuple[Problem, ...], held: Holding) -> Iterator[Solution]:
+    """Yield mappings of products in parts ``held`` by an L2, with totals over all parts."""
     lead = problems[0]
     buffer, level, memory = lead.hardware.levels
     close = replace(lead.hardware, levels=(buffer, level))
@@ -114,4 +111,4 @@ def within(problems: tuple[Problem, ...], held: Holding, tried: int) -> Iterator
             moved = listed.moved() * gemm.batch
             energy += memory_energy(memory, moved, NOTHING) + memory_energy(level, NOTHING, moved)
             energy += problem.fixed_energy()
-        yield Solution((*inner.holdings, held), cycles, energy, 0, tried + 1)
+        yield Solution((*inner.holdings, held), cycles, energy)

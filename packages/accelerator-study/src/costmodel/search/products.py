@@ -59,7 +59,7 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True)
 class Solution:
-    """A mapping of a product, its cycles and pJ, and the numbers of candidates and simulations.
+    """A mapping of a product, its cycles and pJ.
 
     Attributes:
         holdings: the tile in each memory, from the array outwards.
@@ -68,8 +68,6 @@ class Solution:
     holdings: tuple[Holding, ...]
     cycles: float
     energy: float
-    candidates: int
-    simulated: int
 
 
 @dataclass(frozen=True)
@@ -411,14 +409,13 @@ def _best(lead: Problem, listed: Candidates) -> tuple[Solution, Solution]:
     least, soonest = (np.flatnonzero(f <= np.nanmin(f) * (1 + 1e-12)) for f in (energies, times))
     frugal = int(least[np.argmin(bounds[least])])
     fastest = int(soonest[np.argmin(energies[soonest])])
-    simulated = int(np.isfinite(times).sum())
     listed.simulate(fitting[[frugal]])
 
     def solution(at: int) -> Solution:
         order, tile = divmod(int(fitting[at]), number)
         held = Holding(BufferTile(*(int(g[tile]) for g in listed.grid)), listed.orders[order])
         cycles = float(listed.times[fitting[at]])
-        return Solution((held,), cycles, float(energies[at]), len(bounds), simulated)
+        return Solution((held,), cycles, float(energies[at]))
 
     return solution(fastest), solution(frugal)
 
@@ -430,7 +427,7 @@ def lower_bound(problems: tuple[Problem, ...]) -> tuple[Solution]:
     """
     listed = _whole(tuple(p.in_unbounded() for p in problems))
     energies = listed.energies(problems[0].hardware.levels, slice(None))
-    return (Solution((), float(listed.bounds.min()), float(energies.min()), 1, 0),)
+    return (Solution((), float(listed.bounds.min()), float(energies.min())),)
 
 
 @lru_cache(maxsize=KEPT)
@@ -487,7 +484,7 @@ def refined(problems: tuple[Problem, ...]) -> tuple[Solution, Solution, Solution
     listed, energies, better = bounded(Grid(tiles, np.full(len(tiles[0]), True)), True)
     cycles = min(quick.cycles, float(listed.bounds.min(initial=np.inf)))
     energy = min(cheap.energy, float(energies.min(initial=np.inf)))
-    least = Solution((), cycles, energy, len(energies), 0)
+    least = Solution((), cycles, energy)
     if not better.any():
         return quick, cheap, least
     smallest = [side[better] for side in listed.grid]
