@@ -131,7 +131,7 @@ def device_table(name: str) -> TomlTable:
 
 
 def name_from(table: TomlTable) -> str:
-    """Return the name in a device's table, which file names contain.
+    """Return the name in a device's table, which file names and C++ strings contain.
 
     Raises:
         CostError: the name cannot be part of a file name; the message names the line.

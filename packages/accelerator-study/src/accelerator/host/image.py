@@ -144,7 +144,7 @@ def source(device: Device | MatrixUnit, layers: Iterable[LayerPrograms]) -> str:
         "",
         "const AcceleratorImage mlc_rvv_accelerator_image = {",
     ]
-    lines += [f'    "{_escaped(device.name)}", {{{spec}}}, {memory}ull,']
+    lines += [f'    "{device.name}", {{{spec}}}, {memory}ull,']
     lines += [f"    kLayers, {len(listed)}, {CHUNK},", "};"]
     return "\n".join([*lines, ""])
 
@@ -170,10 +170,3 @@ def _array(name: str, data: bytes) -> Iterator[str]:
     for at in range(0, len(data), BYTES_A_LINE):
         yield "    " + "".join(f"{byte}," for byte in data[at : at + BYTES_A_LINE])
     yield "};"
-
-
-def _escaped(text: str) -> str:
-    """Return text for a C string: ``?`` replaces all but ASCII letters, digits, and ``-_. ``."""
-    return "".join(
-        c if c.isalnum() or c in "-_. " else "?" for c in text.encode("ascii", "replace").decode()
-    )
