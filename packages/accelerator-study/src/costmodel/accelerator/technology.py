@@ -45,10 +45,6 @@ class Technology:
     mac_area: tuple[tuple[int, float], ...]
     memories: dict[str, Memory]
 
-    def area_of_mac(self, bits: int) -> float:
-        """Return the square micrometres of a multiply-accumulate of ``bits`` operands."""
-        return of_width(self.mac_area, bits)
-
 
 @cache
 def technology() -> Technology:

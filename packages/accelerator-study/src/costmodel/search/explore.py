@@ -17,7 +17,7 @@ from typing import Any
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware
 from costmodel.accelerator.scheme import FLOAT16, Scheme
-from costmodel.accelerator.technology import technology
+from costmodel.accelerator.technology import of_width, technology
 from costmodel.errors import CostError
 from costmodel.estimate.execution import chained
 from costmodel.estimate.model import item_scheme, other_work, phase_cost, product_key
@@ -136,7 +136,7 @@ def designs(base: Hardware, pes: int) -> list[Design]:
 def area(hardware: Hardware, scheme: Scheme) -> float:
     """Return the area in mm2 of multipliers, buffer and L2, without wires, control and DRAM."""
     table = technology()
-    multipliers = hardware.peak * table.area_of_mac(scheme.compute)
+    multipliers = hardware.peak * of_width(table.mac_area, scheme.compute)
     cells = sum(
         (level.size or 0) * table.memories[level.memory or "sram-45nm"].area
         for level in hardware.levels[:-1]

@@ -140,15 +140,12 @@ class FunctionWork:
             if isinstance(block.body, tirx.BufferStore):
                 self.producers[block.body.buffer] = (block, block.body)
         for block in blocks:
-            self._block(block)
-
-    def _block(self, block: tirx.SBlock) -> None:
-        extents = {v.var: v.dom.extent for v in block.iter_vars}
-        match = self._match(block, extents)
-        if match is None:
-            self.plain.append((block, product_of(list(extents.values()))))
-        else:
-            self.matches.append(match)
+            extents = {v.var: v.dom.extent for v in block.iter_vars}
+            match = self._match(block, extents)
+            if match is None:
+                self.plain.append((block, product_of(list(extents.values()))))
+            else:
+                self.matches.append(match)
 
     def _match(self, block: tirx.SBlock, extents: dict[Any, Any]) -> Match | None:
         reduction = [v.var for v in block.iter_vars if int(v.iter_type) == REDUCTION]
