@@ -80,28 +80,34 @@ def compiled(out: Path, *sources: Path) -> None:
 @cache
 def probe(device: Device | MatrixUnit) -> Path:
     tools = shared_builds.sanitizing()
-    folders = folders_of(device)
+    runtime, own = (NATIVE / name for name in folders_of(device))
     record = [RUNNER / "model" / f"roundings.{ending}" for ending in ("h", "cc")]
-    about = (tools.digest, *FLAGS, MAIN, *record, *(NATIVE / name for name in folders))
+    about = (tools.digest, *FLAGS, MAIN, *record, runtime)
     text = source(
         device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]
     )
-    found = (path for name in folders for path in sorted((NATIVE / name).glob("*.cc")))
-    # Its functions are a runner's, and need TVM.
-    parts = [*(path for path in found if path.name != "functions.cc"), record[1], MAIN]
-    common = cached_build(
-        shared_builds.CACHE, "accelerator-parts", digest(*about), lambda out: compiled(out, *parts)
-    )
+
+    def built(key: str, *sources: Path) -> Path:
+        return cached_build(
+            shared_builds.CACHE, "accelerator-parts", key, lambda out: compiled(out, *sources)
+        )
+
+    # The functions of a runner need TVM.
+    plain = [path for path in sorted(runtime.glob("*.cc")) if path.name != "functions.cc"]
+    parts = [
+        built(digest(*about), *plain, record[1], MAIN),
+        built(digest(*about, own), *sorted(own.glob("*.cc"))),
+    ]
 
     def make(out: Path) -> None:
         (out / "image.cc").write_text(text, encoding="utf-8")
         compiled(out, out / "image.cc")
-        objects = [*map(str, sorted(common.glob("*.o"))), "image.o", "-o", "probe"]
+        objects = [str(path) for part in parts for path in sorted(part.glob("*.o"))]
+        objects += ["image.o", "-o", "probe"]
         subprocess.run([*tools.cxx, *FLAGS, *objects], cwd=out, check=True, timeout=300)
 
-    return (
-        cached_build(shared_builds.CACHE, "accelerator-probe", digest(*about, text), make) / "probe"
-    )
+    key = digest(*about, own, text)
+    return cached_build(shared_builds.CACHE, "accelerator-probe", key, make) / "probe"
 
 
 def run(
