@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from accelerator import model, study
-from accelerator.device import Device, MemoryId, load_device, shipped
+from accelerator.device import DEVICES, Device, MemoryId, load_device
 from accelerator.errors import AcceleratorError
 from accelerator.extension.lowering import lower_extension
 from accelerator.extension.unit import MatrixUnit, load_target
@@ -27,6 +27,7 @@ from accelerator.timing import timeline
 from accelerator.workload.extraction import NAMED, model_workloads
 from accelerator.workload.networks import NETWORKS
 from costmodel import cli as estimate
+from costmodel.accelerator.settings import shipped_names
 from costmodel.counting.relations import is_number
 from costmodel.estimate.workload import (
     DEFAULT_PHASES,
@@ -93,7 +94,7 @@ def parser() -> Parser:
         "layers", help="compile layers for a device, simulate them, compare with the estimate"
     )
     add = layers.add_argument
-    add("device", help=f"{', '.join(shipped())}, or a TOML file")
+    add("device", help=f"{', '.join(shipped_names(DEVICES))}, or a TOML file")
     work = layers.add_mutually_exclusive_group(required=True)
     work.add_argument("--model", type=Path, help=KINDS)
     work.add_argument("--gemm", metavar="M,N,K", help="one product: rows, outputs, inputs")

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from accelerator.errors import AcceleratorError
 from costmodel.accelerator import settings
-from costmodel.accelerator.settings import TomlTable, read_toml
+from costmodel.accelerator.settings import TomlTable, library_file, read_toml
 
 DEVICES = Path(__file__).resolve().with_name("devices")
 #: C++ of the simulators and of the runtime that drives a device.
@@ -99,35 +98,13 @@ class Device:
         return self.depth(buffer).bit_length() - 1
 
 
-def shipped() -> list[str]:
-    """Return the names of the devices that this package contains."""
-    return sorted(path.stem for path in DEVICES.glob("*.toml"))
-
-
 def load_device(name: str) -> Device:
     """Read the device of a shipped name or of a TOML file.
 
     Raises:
-        AcceleratorError: no shipped device and no file has that name.
-        CostError: the file's content is wrong; the message names the line.
+        CostError: no device has that name, or a file is wrong; the message names the line.
     """
-    return device_from(device_table(name))
-
-
-def device_table(name: str) -> TomlTable:
-    """Read the TOML table of a shipped device's name or of a file's path.
-
-    Raises:
-        AcceleratorError: no shipped device and no file has that name.
-        CostError: the file is not TOML; the message names the line.
-    """
-    path = DEVICES / f"{name}.toml" if name in shipped() else Path(name)
-    if not path.is_file():
-        names = ", ".join(shipped())
-        raise AcceleratorError(
-            f"there is no device {name!r}", remedy=f"give a TOML file, or one of: {names}"
-        )
-    return read_toml(path)
+    return device_from(read_toml(library_file(DEVICES, name)))
 
 
 def name_from(table: TomlTable) -> str:

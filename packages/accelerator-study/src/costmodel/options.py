@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from costmodel.accelerator.scheme import AS_COMPILED, SCHEMES
-from costmodel.accelerator.settings import shipped_names
+from costmodel.accelerator.settings import DATAFLOWS, HARDWARE, shipped_names
 from costmodel.errors import CostError
 from costmodel.estimate.execution import SEQUENCES, TENSOR
 from costmodel.estimate.workload import DEFAULT_PHASES
@@ -46,7 +46,7 @@ def _parser() -> Parser:
         "--hardware",
         nargs="+",
         metavar="FILE",
-        help=f"{', '.join(shipped_names('hardware'))}, or TOML or TENET .p files "
+        help=f"{', '.join(shipped_names(HARDWARE))}, or TOML or TENET .p files "
         f"(default: {DEFAULT_HARDWARE}; of a search: {SEARCHED_HARDWARE})",
     )
     choice(
@@ -54,7 +54,7 @@ def _parser() -> Parser:
         nargs="+",
         default=["output-stationary"],
         metavar="FILE",
-        help=f"{', '.join(shipped_names('dataflow'))}, or TOML or TENET .m files",
+        help=f"{', '.join(shipped_names(DATAFLOWS))}, or TOML or TENET .m files",
     )
     choice(
         "--macs-per-pe",

@@ -11,7 +11,7 @@ from costmodel.accelerator import inputs
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import load_hardware
 from costmodel.accelerator.scheme import schemes
-from costmodel.accelerator.settings import LIBRARY, shipped_names
+from costmodel.accelerator.settings import HARDWARE, LIBRARY, shipped_names
 from costmodel.accelerator.tenet import read_experiment, run_experiment
 from costmodel.counting.affine import Affine, Floor, Mod, constant, floor_div, modulo, variable
 from costmodel.counting.relations import Line, parse_domain, parse_relations
@@ -101,7 +101,7 @@ def test_an_unbound_dimension_is_refused() -> None:
         parse_domain(here("{S[i,k] : 0 <= i < 4 and 0 <= k}"))
 
 
-@pytest.mark.parametrize("name", shipped_names("hardware"))
+@pytest.mark.parametrize("name", shipped_names(HARDWARE))
 def test_shipped_hardware_is_sound(name: str) -> None:
     hardware = load_hardware(name)
     assert hardware.name == name

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 
-from accelerator.device import Device, device_from, device_table, name_from
-from costmodel.accelerator.settings import SIZES, TomlTable
+from accelerator.device import DEVICES, Device, device_from, name_from
+from costmodel.accelerator.settings import SIZES, TomlTable, library_file, read_toml
 
 REGISTERS = 32
 SUM_REGISTERS = 2
@@ -65,10 +65,9 @@ def load_target(name: str) -> Device | MatrixUnit:
     """Read the device or matrix unit of a shipped name or of a TOML file.
 
     Raises:
-        AcceleratorError: no shipped device and no file has that name.
-        CostError: the file's content is wrong; the message names the line.
+        CostError: no device has that name, or a file is wrong; the message names the line.
     """
-    table = device_table(name)
+    table = read_toml(library_file(DEVICES, name))
     return _unit_from(table) if "extension" in table.values else device_from(table)
 
 

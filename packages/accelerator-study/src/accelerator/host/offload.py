@@ -36,8 +36,7 @@ def find(name: str, attention: bool) -> Offload:
     """Return the plug-in for the device of a name or of a description file.
 
     Raises:
-        AcceleratorError: no device has that name.
-        CostError: the device's description is wrong.
+        CostError: no device has that name, or its description is wrong.
     """
     return offload(load_target(name), attention)
 

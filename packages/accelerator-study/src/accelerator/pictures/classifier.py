@@ -285,8 +285,8 @@ def calibrated(file: Path, feeds: Sequence[Feed], device: str) -> Classifier:
     """Return the classifier of a file in ONNX on a device.
 
     Raises:
-        AcceleratorError: no device has that name, or the model does not fit it.
-        CostError: the device's description is wrong.
+        AcceleratorError: onnxruntime cannot run the model, or a result is not a tensor.
+        CostError: no device has that name, or its description is wrong.
     """
     return Classifier.calibrated(onnx.load(str(file)), feeds, load_device(device))
 

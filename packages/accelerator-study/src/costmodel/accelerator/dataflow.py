@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from costmodel.accelerator.settings import library_file, read_toml
+from costmodel.accelerator.settings import DATAFLOWS, library_file, read_toml
 from costmodel.counting.closed_form import ClosedForm, lower
 from costmodel.counting.enumeration import Enumerated, TooLargeError, enumerate_all
 from costmodel.counting.extrapolation import NoPolynomialError, extrapolate, period
@@ -106,7 +106,7 @@ def load_dataflow(name: str, factors: Mapping[str, int] | None = None) -> Datafl
     Raises:
         CostError: the file is missing or wrong; the message names the line.
     """
-    table = read_toml(library_file("dataflow", name))
+    table = read_toml(library_file(DATAFLOWS, name))
     table.only(["schema", "name", "description", "space", "time", "tiles", "factors"])
     numbers: dict[str, int] = {}
     if "factors" in table.values:

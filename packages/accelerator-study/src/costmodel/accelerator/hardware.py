@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.accelerator import settings
-from costmodel.accelerator.settings import TomlTable, library_file, read_toml
+from costmodel.accelerator.settings import HARDWARE, TomlTable, library_file, read_toml
 from costmodel.accelerator.technology import of_width, technology
 from costmodel.counting.relations import Line, is_number, parse_relations
 from costmodel.counting.space import Fabric
@@ -108,7 +108,7 @@ def load_hardware(name: str) -> Hardware:
     Raises:
         CostError: the file is missing or wrong; the message names the line.
     """
-    table = read_toml(library_file("hardware", name))
+    table = read_toml(library_file(HARDWARE, name))
     table.only(["schema", "name", "description", "clock", "array", "energy", "level", "link"])
     array, energy = table.table("array"), table.table("energy")
     clock = table.positive("clock", settings.FREQUENCIES)

@@ -15,6 +15,7 @@ from costmodel.counting.relations import Line
 from costmodel.errors import CostError, read_text
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
+HARDWARE, DATAFLOWS = LIBRARY / "hardware", LIBRARY / "dataflow"
 _QUANTITY = re.compile(
     r"\s*([-+]?(?:[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|nan\b|inf\b))\s*(.*?)\s*"
 )
@@ -153,27 +154,26 @@ def read_toml(path: Path, remedy: str = "correct the file, or give another") -> 
     return table
 
 
-def library_file(kind: str, name: str) -> Path:
+def library_file(folder: Path, name: str) -> Path:
     """Return the path of a shipped file by name, or of a user's file.
 
     Args:
-        kind: ``hardware`` or ``dataflow``.
+        folder: of the shipped files, whose name is that of their kind.
         name: name of a shipped file without its ending, or a path.
 
     Raises:
         CostError: neither file exists; the message lists the shipped names.
     """
-    folder = LIBRARY / kind
     shipped = folder / f"{name}.toml"
     if shipped.is_file():
         return shipped
     path = Path(name)
     if path.is_file():
         return path
-    names = ", ".join(shipped_names(kind))
-    raise CostError(f"no {kind} {name!r}", remedy=f"give a file, or one of: {names}")
+    kind, names = folder.name.removesuffix("s"), ", ".join(shipped_names(folder))
+    raise CostError(f"there is no {kind} {name!r}", remedy=f"give a file, or one of: {names}")
 
 
-def shipped_names(kind: str) -> list[str]:
-    """Return the names of the shipped files of a kind."""
-    return sorted(p.stem for p in (LIBRARY / kind).glob("*.toml"))
+def shipped_names(folder: Path) -> list[str]:
+    """Return the names of the shipped files in a folder."""
+    return sorted(p.stem for p in folder.glob("*.toml"))
