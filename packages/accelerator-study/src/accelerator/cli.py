@@ -294,13 +294,8 @@ def _layers(args: argparse.Namespace, device: Device) -> None:
                 study.prove(layer_study.program)
             _write(args, _file_stem(taken, work.name, layer.name), layer_study)
             studied.append(layer_study)
-        for title, part in (
-            (work.name, [entry for entry in studied if entry.layer in work.linear]),
-            (
-                f"{work.name}, attention",
-                [e for e in studied if e.layer not in work.linear and e.layer.macs],
-            ),
-        ):
+        for title, linear in ((work.name, True), (f"{work.name}, attention", False)):
+            part = [e for e in studied if e.layer.macs and (e.layer in work.linear) is linear]
             if part:
                 drawn[title] = part
         order += studied
