@@ -284,8 +284,16 @@ class Partition:
         shape = self.shapes[node.input[0]]
         if len(shape) != 4 or shape[0] != 1:
             raise AcceleratorError(f"{node.name}: an input of shape {shape}, not of one picture")
-        about = _window(node, kernel)
-        rows, columns = (Axis(size, *each) for size, each in zip(shape[2:], about, strict=True))
+        about = _attributes(node)
+        mode = about.get("auto_pad", b"NOTSET").decode()
+        if mode not in ("NOTSET", "VALID"):
+            raise AcceleratorError(f"{node.name}: auto_pad {mode}")
+        stride, dilation = about.get("strides", [1, 1]), about.get("dilations", [1, 1])
+        pads = about.get("pads", [0, 0, 0, 0])
+        rows, columns = (
+            Axis(shape[d + 2], int(kernel[d]), stride[d], pads[d], dilation[d], pads[d + 2])
+            for d in range(2)
+        )
         return shape[1], rows, columns
 
     def _macs(self, node: Any) -> int:
@@ -323,21 +331,6 @@ def name_of(node: Any) -> str:
     kept = [one for one, after in zip(path, inner, strict=True) if not after.startswith(f"{one}.")]
     name = ".".join(kept)
     return f"{node.op_type} {name}" if name.isdecimal() else name
-
-
-def _window(node: Any, kernel: Any) -> list[tuple[int, int, int, int, int]]:
-    """Return kernel, stride, padding, dilation and trailing padding of rows and of columns.
-
-    Raises:
-        AcceleratorError: the padding is to be found at run time.
-    """
-    about = _attributes(node)
-    mode = about.get("auto_pad", b"NOTSET").decode()
-    if mode not in ("NOTSET", "VALID"):
-        raise AcceleratorError(f"{node.name}: auto_pad {mode}")
-    stride, dilation = about.get("strides", [1, 1]), about.get("dilations", [1, 1])
-    pads = about.get("pads", [0, 0, 0, 0])
-    return [(int(kernel[d]), stride[d], pads[d], dilation[d], pads[d + 2]) for d in range(2)]
 
 
 def host_model(partition: Partition, nodes: Sequence[Any]) -> Any:
