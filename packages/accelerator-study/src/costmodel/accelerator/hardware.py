@@ -120,7 +120,7 @@ def load_hardware(name: str) -> Hardware:
         levels=_levels(table, clock),
         mac_energy=_mac_energy(energy),
         register_energy=energy.quantity("register", settings.ENERGIES_PER_BIT),
-        drains_whole=_drain(array),
+        drains_whole=array.choice("drain", ("used", "whole"), "used") == "whole",
         link=_level(table.table("link"), clock, True) if "link" in table.values else None,
     )
 
@@ -138,13 +138,6 @@ def _fabric(array: TomlTable) -> Fabric:
     lines = [array.line("feeds", str(text)) for text in array.get("feeds", list)]
     feeds = [step for line in lines for step in displacements(line, len(shape))]
     return Fabric(tuple(shape), tuple(dict.fromkeys(feeds)), lanes)
-
-
-def _drain(array: TomlTable) -> bool:
-    drain = str(array.get("drain", str, "used"))
-    if drain not in ("used", "whole"):
-        raise array.error("drain", f"'drain' is {drain!r}", "one of: used, whole")
-    return drain == "whole"
 
 
 def displacements(line: Line, axes: int) -> tuple[tuple[int, ...], ...]:
@@ -182,9 +175,7 @@ def _levels(table: TomlTable, clock: float) -> tuple[Level, ...]:
 def _level(part: TomlTable, clock: float, outermost: bool) -> Level:
     """Return the level of a table; the ports of an outermost memory are shared by default."""
     part.only(_LEVEL_KEYS)
-    ports = part.get("ports", str, "shared" if outermost else "separate")
-    if ports not in ("shared", "separate"):
-        raise part.error("ports", f"'ports' is {ports!r}", "one of: shared, separate")
+    ports = part.choice("ports", ("shared", "separate"), "shared" if outermost else "separate")
     split = tuple(part.get("split", list)) if "split" in part.values else None
     if split is not None and (len(split) != 3 or not all(type(s) is int and s > 0 for s in split)):
         raise part.error("split", "'split' must be three positive numbers of bytes, for A, B and C")

@@ -244,8 +244,8 @@ def with_caches(found: Sequence[Scheme], widths: Sequence[int]) -> tuple[Scheme,
 _SHIPPED = f"all, {', '.join(SCHEMES)}, and with -kv8 or -kv4 behind it a cache of so many bits"
 _WIDTHS = ("activation", "weight", "accumulator", "output", "scale", "zero_point", "cache")
 _GRAINS = {
-    "activation_grain": (Grain.NONE, Grain.TENSOR, Grain.TOKEN, Grain.EMBEDDING),
-    "weight_grain": (Grain.NONE, Grain.TENSOR, Grain.CHANNEL, Grain.GROUP),
+    "activation_grain": ("none", "tensor", "token", "embedding"),
+    "weight_grain": ("none", "tensor", "channel", "group"),
 }
 
 
@@ -257,7 +257,7 @@ def _from_file(table: TomlTable) -> Scheme:
         key: table.bits(key, getattr(plain, key), int(key != "zero_point"), WIDEST)
         for key in _WIDTHS
     }
-    grains = {key: _grain(table, key) for key in _GRAINS}
+    grains = {key: Grain(table.choice(key, known, "none")) for key, known in _GRAINS.items()}
     group = table.get("group", int, 0) if "group" in table.values else 0
     if (grains["weight_grain"] is Grain.GROUP) != (group > 0):
         key = "group" if "group" in table.values else "weight_grain"
@@ -273,11 +273,3 @@ def _from_file(table: TomlTable) -> Scheme:
             "give the scheme another name",
         )
     return made
-
-
-def _grain(table: TomlTable, key: str) -> Grain:
-    text = table.get(key, str, "none")
-    known = {g.value: g for g in _GRAINS[key]}
-    if text not in known:
-        raise table.error(key, f"{key!r} is {text!r}", f"one of: {', '.join(known)}")
-    return known[text]

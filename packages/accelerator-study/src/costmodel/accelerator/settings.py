@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -88,6 +88,13 @@ class TomlTable:
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.error(key, f"{key!r} has the wrong type: {value!r}")
         return value
+
+    def choice(self, key: str, known: Collection[str], default: str) -> str:
+        """Return a text of ``known``, or raise CostError."""
+        text = str(self.get(key, str, default))
+        if text not in known:
+            raise self.error(key, f"{key!r} is {text!r}", f"one of: {', '.join(known)}")
+        return text
 
     def quantity(self, key: str, units: Mapping[str, float], default: str | None = None) -> float:
         """Return a number with a unit, at least 0, in ``units``' base unit, or raise CostError."""
