@@ -279,46 +279,43 @@ class Device {
     }
   }
 
-  // Fills a buffer from DRAM; `read` converts a row to elements of `size` bytes on chip.
+  // Fills a buffer of `depth` elements of `size` bytes with DRAM's elements of `element` bytes, of
+  // which `read` converts a row.
   template <typename Read>
-  void Fill(const Transfer& t, uint8_t* to, size_t size, const uint8_t* from, size_t element,
-            Read read) {
+  void Fill(uint64_t index, const Transfer& t, const char* name, void* data, uint64_t depth,
+            size_t size, size_t element, Read read) {
+    CheckRange(index, name, t.sram + t.Elements(), depth);
+    const uint8_t* from = Address(index, t, element);
+    uint8_t* to = static_cast<uint8_t*>(data) + t.sram * size;
     std::memset(to, 0, t.Elements() * size);
     to += size * (t.Pitch() * t.above + t.left);
     for (uint32_t row = 0; row < t.rows; ++row) {
       read(to + size * t.Pitch() * row, from + element * t.stride * row);
     }
+    counts_->read_bytes += uint64_t{t.rows} * t.columns * element;
   }
 
   void Load(uint64_t index, const Transfer& t) {
     if (!t.columns) return;
-    uint64_t moved = uint64_t{t.rows} * t.columns;
     auto copy = [&](const char* name, void* data, uint64_t depth, size_t size) {
-      CheckRange(index, name, t.sram + t.Elements(), depth);
-      const uint8_t* from = Address(index, t, size);
-      Fill(t, static_cast<uint8_t*>(data) + t.sram * size, size, from, size,
-           [&](uint8_t* to, const uint8_t* row) { std::memcpy(to, row, t.columns * size); });
-      counts_->read_bytes += moved * size;
+      auto read = [&](uint8_t* to, const uint8_t* row) { std::memcpy(to, row, t.columns * size); };
+      Fill(index, t, name, data, depth, size, size, read);
     };
+    auto widen = [&](uint8_t* to, const uint8_t* row) {
+      for (size_t n = 0; n < t.columns * Lanes(); ++n) {
+        int32_t wide = static_cast<int8_t>(row[n]);
+        std::memcpy(to + 4 * n, &wide, 4);
+      }
+    };
+    size_t values = size_t{spec_.batch} * spec_.inputs;
     size_t block = size_t{spec_.inputs} * spec_.outputs;
     switch (t.memory) {
       case kMicroOp: return copy("micro-op", micro_ops_.data(), spec_.micro_ops, kMicroOpBytes);
       case kWeight: return copy("weight", weights_.data(), spec_.weights, block);
-      case kInput:
-        return copy("input", values_.data(), spec_.values, size_t{spec_.batch} * spec_.inputs);
+      case kInput: return copy("input", values_.data(), spec_.values, values);
       case kSum: return copy("accumulator", sums_.data(), spec_.sums, Lanes() * 4);
-      default: break;
+      default: Fill(index, t, "accumulator", sums_.data(), spec_.sums, Lanes() * 4, Lanes(), widen);
     }
-    CheckRange(index, "accumulator", t.sram + t.Elements(), spec_.sums);
-    const uint8_t* from = Address(index, t, Lanes());
-    auto* to = reinterpret_cast<uint8_t*>(sums_.data() + t.sram * Lanes());
-    Fill(t, to, Lanes() * 4, from, Lanes(), [&](uint8_t* target, const uint8_t* row) {
-      for (size_t n = 0; n < t.columns * Lanes(); ++n) {
-        int32_t wide = static_cast<int8_t>(row[n]);
-        std::memcpy(target + 4 * n, &wide, 4);
-      }
-    });
-    counts_->read_bytes += moved * Lanes();
   }
 
   // Stores the low byte of each sum in DRAM.
