@@ -79,23 +79,16 @@ class Requantisation:
         low = -most if self.least is None else max(self.least, -most)
         return low, most - 1 if self.most is None else min(self.most, most - 1)
 
-    def saturates(self, inputs: int) -> bool:
-        """Return True if a sum over ``inputs`` products can be outside the limits."""
-        if self.least is not None or self.most is not None:
-            return True
-        operands = self.channels or self.residual is not None
-        return self.width < 4 and (
-            operands or (inputs * OPERAND**2 + self.half) >> self.shift > self.limits[1]
-        )
-
     def clips(self, inputs: int) -> list[tuple[AluOp, int]]:
         """Return the ALU's operations that keep a sum over ``inputs`` products in the limits."""
-        if not self.saturates(inputs):
-            return []
         low, high = self.limits
+        operands = self.channels or self.residual is not None
+        active = self.least is not None or self.most is not None
+        large = (inputs * OPERAND**2 + self.half) >> self.shift > high
+        narrow = self.width < 4 and (operands or active or large)
         listed = [(AluOp.MIN, high, self.most), (AluOp.MAX, low, self.least)]
         # An immediate has 16 bits: limits of 32-bit sums are only those of the activation.
-        return [(op, limit) for op, limit, given in listed if self.width < 4 or given is not None]
+        return [(op, limit) for op, limit, given in listed if narrow or given is not None]
 
     def apply(
         self,

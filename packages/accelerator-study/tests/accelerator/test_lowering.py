@@ -83,8 +83,8 @@ def test_rounding_and_saturation() -> None:
     sums = np.array([-1000, -7, -6, -5, 5, 6, 7, 1000], dtype=np.int32)
     assert form.apply(sums).tolist() == [-128, -2, -1, -1, 1, 2, 2, 127]
     assert EXACT.apply(sums).tolist() == sums.tolist()
-    assert Requantisation(2, 9).saturates(1536)
-    assert not Requantisation(2, 10).saturates(1536)
+    assert Requantisation(2, 9).clips(1536)
+    assert not Requantisation(2, 10).clips(1536)
 
 
 @settings(max_examples=30, deadline=None)
