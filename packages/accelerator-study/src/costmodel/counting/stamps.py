@@ -41,8 +41,19 @@ class Stamps:
         return [np.unique(np.concatenate(pair)) for pair in ends]
 
     def count(self) -> int:
-        """Return the number of distinct stamps, TENET's ``|T|``."""
-        return count_union(self.low, self.high + 1)
+        """Return the number of distinct stamps, TENET's ``|T|``, on compressed coordinates."""
+        covered = np.zeros([max(len(edges) - 1, 1) for edges in self.edges], dtype=bool)
+        for lower, upper in zip(self.low, self.high + 1, strict=True):
+            where = tuple(
+                slice(int(np.searchsorted(edges, first)), int(np.searchsorted(edges, end)))
+                for edges, first, end in zip(self.edges, lower, upper, strict=True)
+            )
+            covered[where] = True
+        volume = covered.astype(object)
+        for dimension, edges in enumerate(self.edges):
+            shape = [-1 if d == dimension else 1 for d in range(volume.ndim)]
+            volume = volume * np.diff(edges).astype(object).reshape(shape)
+        return int(volume.sum())
 
     def matching(self, stamps: Ints, depth: int) -> Bools:
         """Return ``[stamp, box]``: true if the box contains the first ``depth`` components."""
@@ -128,23 +139,6 @@ def _refuse_gaps(form: LinearForm, spans: list[int]) -> None:
         if weight > reach + 1:
             raise NonSeparableMapError("time stamps with gaps")
         reach += weight * span
-
-
-def count_union(low: Ints, high: Ints) -> int:
-    """Count the points in a union of half-open boxes (rows), on compressed coordinates."""
-    axes = [np.unique(np.concatenate([low[:, d], high[:, d]])) for d in range(low.shape[1])]
-    covered = np.zeros([max(len(a) - 1, 1) for a in axes], dtype=bool)
-    for lower, upper in zip(low, high, strict=True):
-        where = tuple(
-            slice(int(np.searchsorted(a, lo)), int(np.searchsorted(a, hi)))
-            for a, lo, hi in zip(axes, lower, upper, strict=True)
-        )
-        covered[where] = True
-    volume = covered.astype(object)
-    for dimension, axis in enumerate(axes):
-        sizes = np.diff(axis).astype(object)
-        volume = volume * sizes.reshape([-1 if d == dimension else 1 for d in range(len(axes))])
-    return int(volume.sum())
 
 
 def folds(domain: Box, mapping: SpaceTime, operands: Sequence[Access]) -> int:
