@@ -7,7 +7,7 @@ transformer, get a scale for each row and each output when they run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -125,7 +125,9 @@ class Classifier:
         first = next(runs)
         partition = Partition(model, first)
         parts = partition.parts()
-        scaled = _scaled(parts)
+        # The device reads or makes these tensors in int8.
+        layers = [part for part in parts if isinstance(part, DeviceLayer)]
+        scaled = {n for one in layers for n in (one.source, one.result, one.residual) if n}
         exponents = best_exponents(
             {key: run[key] for key in scaled if key in run} for run in chain([first], runs)
         )
@@ -240,12 +242,6 @@ class Classifier:
         given = (integers(part.part.source), part.weights, part.channels, residual)
         operands: tuple[Any, ...] = given if part.weights is not None else given[:1]
         return execute(part.program, operands, self.proved)[0]
-
-
-def _scaled(parts: Iterable[Part]) -> set[str]:
-    """Return the names of the tensors that the device reads or makes in int8."""
-    layers = [part for part in parts if isinstance(part, DeviceLayer)]
-    return {n for one in layers for n in (one.source, one.result, one.residual) if n}
 
 
 def _program(part: DeviceProduct, device: Device) -> Program:
