@@ -7,6 +7,7 @@ import argparse
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from costmodel.accuracy import measure
 from costmodel.counting.relations import is_number
 from costmodel.errors import CostError, read_json
 from costmodel.estimate.execution import Execution
-from costmodel.estimate.model import PhaseCost, every_combination
+from costmodel.estimate.model import PhaseCost, phase_cost
 from costmodel.estimate.tiling import BufferTile
 from costmodel.estimate.trace import trace_phases
 from costmodel.estimate.workload import (
@@ -92,7 +93,8 @@ def _run(
         phases = _phases(args)
     hardware, dataflows = _accelerators(args)
     tile = _tile(args.tile, phases if args.gemm is not None else [])
-    results = every_combination(phases, hardware, dataflows, _schemes(args), tile)
+    every = product(phases, hardware, dataflows, _schemes(args))
+    results = [phase_cost(*each, tile) for each in every]
     _write(args, results)
     if not args.quiet:
         _show(console, results, single=args.gemm is not None, compare=args.compare)

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
 
 from costmodel.accelerator.dataflow import Dataflow
 from costmodel.accelerator.hardware import Hardware, Level
@@ -218,15 +217,3 @@ def _link(hardware: Hardware) -> Level:
             remedy="add the table [link]",
         )
     return hardware.link
-
-
-def every_combination(
-    phases: Sequence[Phase],
-    hardware: Sequence[Hardware],
-    dataflows: Sequence[Dataflow],
-    schemes: Sequence[Scheme | str],
-    tile: BufferTile | None = None,
-) -> list[PhaseCost]:
-    """Estimate all combinations of phase, hardware, dataflow and scheme, phase by phase."""
-    combinations = product(phases, hardware, dataflows, schemes)
-    return [phase_cost(*each, tile) for each in combinations]

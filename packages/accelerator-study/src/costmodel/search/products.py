@@ -89,13 +89,9 @@ class Problem:
         if self.tight:
             return replace(self, widest=0)
         size = self.hardware.levels[0].size
-        return self._with_buffer(size and max(size, self.widest))
+        return self.with_buffer(size and max(size, self.widest))
 
-    def in_unbounded(self) -> Problem:
-        """Return the problem with an unbounded buffer, equal for all buffers."""
-        return self._with_buffer(None)
-
-    def _with_buffer(self, size: int | None) -> Problem:
+    def with_buffer(self, size: int | None) -> Problem:
         """Return the problem with a shared buffer of a size, without the buffer's energies."""
         buffer, behind = self.hardware.levels
         buffer = replace(buffer, size=size, split=None, read_energy=0.0, write_energy=0.0)
@@ -425,7 +421,7 @@ def lower_bound(problems: tuple[Problem, ...]) -> tuple[Solution]:
 
     More tiles only raise the bound of bits and cycles.
     """
-    listed = _whole(tuple(p.in_unbounded() for p in problems))
+    listed = _whole(tuple(p.with_buffer(None) for p in problems))
     energies = listed.energies(problems[0].hardware.levels, slice(None))
     return (Solution((), float(listed.bounds.min()), float(energies.min())),)
 
