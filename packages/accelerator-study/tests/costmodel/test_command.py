@@ -45,11 +45,9 @@ def product(weight: str, m: Any, n: Any, k: Any, **changes: Any) -> dict[str, An
         "m": m,
         "n": n,
         "k": k,
-        "layout": "NT",
         "a": operand("x", False),
         "b": operand(weight, True),
         "c_dtype": "float16",
-        "c_index": "[i,j]",
         "count": 1,
         **changes,
     }

@@ -217,15 +217,15 @@ def _attention(qkv: Any, out: Any, tokens: Extent) -> list[Product]:
     def operand(name: str, index: str) -> Operand:
         return Operand(name, dtype, bits_of(dtype), False, index)
 
-    def product(block: str, n: Extent, k: Extent, layout: str, a: Operand, b: Operand) -> Product:
+    def product(block: str, n: Extent, k: Extent, a: Operand, b: Operand) -> Product:
         extents = (heads, tokens, n, k)
-        return Product(ATTENTION, block, "attention", *extents, layout, a, b, dtype, "[b,m,n]")
+        return Product(ATTENTION, block, "attention", *extents, a, b, dtype)
 
     query, key = operand("query", "[m,b,k]"), operand("key", f"[n,{shared},k]")
     scores, value = operand("scores", "[b,m,k]"), operand("value", f"[k,{shared},n]")
     return [
-        product("QK", CONTEXT, dim, "NT", query, key),
-        product("PV", out_dim, CONTEXT, "NN", scores, value),
+        product("QK", CONTEXT, dim, query, key),
+        product("PV", out_dim, CONTEXT, scores, value),
     ]
 
 

@@ -76,7 +76,6 @@ class Match:
 
         gathered = any(gathers(side) for side in self.sides)
         kind = "moe" if gathered else "gemv" if size(m) == 1 else "gemm"
-        last = [self._runs_last(side) for side in (first, second)]
         return Product(
             function=function,
             block=self.block.name_hint,
@@ -85,11 +84,9 @@ class Match:
             m=size(m),
             n=size(n),
             k=size(self.reduction),
-            layout=f"{'N' if last[0] else 'T'}{'T' if last[1] else 'N'}",
             a=a,
             b=b,
             c_dtype=str(self.store.buffer.dtype),
-            c_index=index_text(self.store.indices),
         )
 
     def _weight(self, side: Any, weights: dict[Any, str]) -> str:
@@ -108,11 +105,6 @@ class Match:
         return Operand(
             name, dtype, bits or bits_of(dtype), heavy, index_text(load.indices), quantization
         )
-
-    def _runs_last(self, side: Any) -> bool:
-        load = max(loads_in(side), key=lambda x: len(x.indices))
-        used = [p for p, i in enumerate(load.indices) if uses(i, self.reduction)]
-        return bool(used) and used[-1] == len(load.indices) - 1
 
 
 class FunctionWork:

@@ -39,11 +39,9 @@ class Product:
     m: Extent
     n: Extent
     k: Extent
-    layout: str
     a: Operand
     b: Operand
     c_dtype: str
-    c_index: str
     count: int = 1
 
 
