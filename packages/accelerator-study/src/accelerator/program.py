@@ -166,8 +166,8 @@ class Program:
         parts = [(self.micro_ops_at, encode_micro_ops(self.micro_ops, device))]
         if values is not None:
             parts.append((self.values_at, layer.packed_values(values, device).tobytes()))
-        if weights is not None:
-            parts.append((self.weights_at, self.weight_tiles(weights)))
+        if weights is not None and not isinstance(layer, Pooling):
+            parts.append((self.weights_at, self._tiles(layer.packed_weights(weights, device))))
         if channels is not None and isinstance(layer, Convolution):
             parts.append((self.channels_at, layer.packed_channels(channels, device).tobytes()))
         if residual is not None and isinstance(layer, Convolution):
@@ -176,12 +176,10 @@ class Program:
             dram[at : at + len(data)] = data
         return dram
 
-    def weight_tiles(self, weights: Int8) -> bytes:
+    def _tiles(self, weights: Int8) -> bytes:
         """Return weights in LOAD's order: tile by tile, in a tile by input, position and output."""
-        tiles, layer = [], self.layer
-        if isinstance(layer, Pooling):
-            return b""
-        for bundle in layer.packed_weights(weights, self.device):
+        tiles = []
+        for bundle in weights:
             for column in range(0, bundle.shape[0], self.mapping.outputs):
                 for depth in range(0, bundle.shape[1], self.mapping.inputs):
                     tile = bundle[
