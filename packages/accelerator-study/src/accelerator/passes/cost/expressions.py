@@ -95,12 +95,14 @@ def index_text(indices: Any) -> str:
     return f"[{','.join(str(extent_text(i)) for i in indices)}]"
 
 
-_SIGNS = (
-    (tirx.Add, "+"),
-    (tirx.Sub, "-"),
-    (tirx.Mul, "*"),
-    (tirx.FloorDiv, "//"),
-    (tirx.FloorMod, "%"),
+_FORMS = (
+    (tirx.Add, "({}+{})"),
+    (tirx.Sub, "({}-{})"),
+    (tirx.Mul, "({}*{})"),
+    (tirx.FloorDiv, "({}//{})"),
+    (tirx.FloorMod, "({}%{})"),
+    (tirx.Min, "min({},{})"),
+    (tirx.Max, "max({},{})"),
 )
 
 
@@ -124,14 +126,7 @@ def _written(expr: Any) -> str:
         return _written(expr.value)
     if isinstance(expr, tirx.BufferLoad):
         return f"{expr.buffer.name}{index_text(expr.indices)}"
-    if isinstance(expr, tirx.Min | tirx.Max):
-        name = "min" if isinstance(expr, tirx.Min) else "max"
-        return f"{name}({_written(expr.a)},{_written(expr.b)})"
-    return _written_with_sign(expr)
-
-
-def _written_with_sign(expr: Any) -> str:
-    for kind, sign in _SIGNS:
+    for kind, form in _FORMS:
         if isinstance(expr, kind):
-            return f"({_written(expr.a)}{sign}{_written(expr.b)})"
+            return form.format(_written(expr.a), _written(expr.b))
     return str(expr)
