@@ -203,7 +203,9 @@ class DescribeInt8Weights:
         if not numbers or METADATA not in [g_var.name_hint for g_var in mod.get_global_vars()]:
             return mod
         func = mod[METADATA]
-        (text,) = [node for node in _expressions(func.body) if isinstance(node, relax.StringImm)]
+        nodes: list[Any] = []
+        relax.analysis.post_order_visit(func.body, nodes.append)
+        (text,) = [node for node in nodes if isinstance(node, relax.StringImm)]
         about = json.loads(text.value)
         for number in numbers:
             param = about["params"][int(number)]
@@ -213,9 +215,3 @@ class DescribeInt8Weights:
         body = relax.SeqExpr([], relax.StringImm(json.dumps(about)))
         result[METADATA] = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
         return result
-
-
-def _expressions(body: Any) -> list[Any]:
-    nodes: list[Any] = []
-    relax.analysis.post_order_visit(body, nodes.append)
-    return nodes
