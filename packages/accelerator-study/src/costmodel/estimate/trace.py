@@ -81,7 +81,11 @@ def _phase(
         if name in record["functions"]:
             function = record["functions"][name]
             sizes = {CONTEXT: context, **_sizes(name, function["params"], call["shapes"])}
-            entry = {**_repeated(function, count), "unclassified": []}
+            parts = {
+                part: [{**item, "count": item["count"] * count} for item in function[part]]
+                for part in ("products", "others")
+            }
+            entry = {**parts, "unclassified": []}
             phases.append(bind_entry(f"{section['name']}: {name}", entry, sizes, label))
         elif name not in record["entries"]:
             missing.append(f"{name} x{count}: not in the module's report")
@@ -94,13 +98,6 @@ def _phase(
         unclassified=tuple(missing),
         recorded=tokens,
     )
-
-
-def _repeated(function: Mapping[str, Any], count: int) -> dict[str, Any]:
-    return {
-        part: [{**item, "count": item["count"] * count} for item in function[part]]
-        for part in ("products", "others")
-    }
 
 
 def _sizes(name: str, params: list[Any], shapes: list[Any]) -> dict[str, int]:

@@ -273,7 +273,10 @@ def _mapped(
         for items, best in zip(grouped, chosen, strict=True):
             cycles += items[0].count * (best.cycles + lag * len(items))
             energy += items[0].count * best.energy
-            own |= _plans(items, best)
+            own |= {
+                product_key(item): tuple(held.turned(n == 0) for held in best.holdings)
+                for n, item in enumerate(items)
+            }
         yield max(cycles, slower), energy * phase.arrays + added, own
 
 
@@ -290,13 +293,6 @@ def _problem(
     reserved = max(i.gemm.reserved for i in together)
     gemm = replace(item.gemm, name=item.gemm.role.value, reserved=reserved)
     return Problem(gemm, replace(widths, name="", cache=FLOAT16.cache), hardware, array, widest)
-
-
-def _plans(items: Sequence[Item], best: Solution) -> Plans:
-    return {
-        product_key(item): tuple(held.turned(n == 0) for held in best.holdings)
-        for n, item in enumerate(items)
-    }
 
 
 @contextmanager
