@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_the_reference_takes_the_values_of_transformers(tmp_path: Path) -> None:
 def test_all_families_are_read_as_by_transformers() -> None:
     """Each field is left out, changed, and written by transformers again."""
     tools = mlc_tree.tools_and_reference()
-    program = [str(tools.python), str(PROBE)]
+    program = [sys.executable, str(PROBE)]
     done = subprocess.run(
         program, env=tools.environment({}), capture_output=True, text=True, check=False
     )

@@ -45,8 +45,8 @@ import sys
 from pathlib import Path
 from crosslab.compile.mlc import MlcTools, convert_weight
 mlc, tvm, python, model, quantization, cache = sys.argv[1:]
-tools = MlcTools(Path(mlc), Path(tvm), Path(python))
-convert_weight(tools, Path(model), quantization, Path(cache))
+sys.executable = python
+convert_weight(MlcTools(Path(mlc), Path(tvm)), Path(model), quantization, Path(cache))
 """
 
 

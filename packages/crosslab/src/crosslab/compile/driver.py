@@ -31,6 +31,8 @@ LAST_LINES = 15
 IR_FOLDER = "ir"
 # Configuration of the passes, in a library's folder during the compilation.
 PASSES_FILE = "passes.json"
+# Variables that a compiler process does not inherit: the request has all settings.
+OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION")
 # A system library: objects to be linked into a program.
 LIBRARY = "model.tar"
 
@@ -240,13 +242,18 @@ def _key(request: CompileRequest) -> str:
     return digest(*parts)
 
 
-def tree_environment(tvm_tree: Path) -> dict[str, str]:
-    """Return environment variables for ``import tvm`` from a tree, with the wheel's libraries."""
+def tree_environment(*trees: Path) -> dict[str, str]:
+    """Return environment variables for imports from trees, with the wheel's libraries of TVM.
+
+    Args:
+        trees: TVM's and others, in git's layout (``python`` below it).
+    """
     libraries = Path(str(metadata.distribution("apache-tvm").locate_file("tvm/lib")))
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MLC_RVV_")}
-    callers = filter(None, [os.environ.get("PYTHONPATH")])
-    path = os.pathsep.join([str(tvm_tree.resolve() / "python"), *callers])
-    return {**inherited, "PYTHONPATH": path, "TVM_LIBRARY_PATH": str(libraries)}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
+    path = [str(tree.resolve() / "python") for tree in trees]
+    # Keep the caller's path: it may have packages with extra passes.
+    path += filter(None, [os.environ.get("PYTHONPATH")])
+    return {**inherited, "PYTHONPATH": os.pathsep.join(path), "TVM_LIBRARY_PATH": str(libraries)}
 
 
 def _run(request: CompileRequest, folder: Path) -> None:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from crosslab.compile.driver import (
     CompiledModel,
     LibraryRequest,
     read_compiled,
+    tree_environment,
 )
 from crosslab.compile.overlaypass import folders_of
 from crosslab.compile.targets import LabTarget
@@ -46,23 +47,8 @@ from crosslab.models.weights_file import (
 )
 from groundwork.hashing import digest
 
-REQUIREMENTS = ("ml-dtypes", "numpy", "requests", "tqdm")
-"""Packages that MLC-LLM's converter and compiler import, besides TVM and its FFI."""
-
-# Variables that are removed: the request has all settings.
-OWN_VARIABLES = ("MLC_RVV_", "CROSS_COMPILATION", "TVM_LIBRARY_PATH", "PYTHONPATH")
-
-_PROBE = """
-import importlib.metadata as metadata, json, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
-lib = metadata.distribution("apache-tvm").locate_file("tvm/lib") if "apache-tvm" in found else ""
-print(json.dumps({"versions": found, "libraries": str(lib)}))
-"""
+REQUIREMENTS = ("apache-tvm", "apache-tvm-ffi", "ml-dtypes", "numpy", "requests", "tqdm")
+"""Packages that MLC-LLM's converter and compiler import."""
 
 _CONVERTER = Path(__file__).with_name("resumable_convert.py")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -75,14 +61,11 @@ class MlcTools:
 
     Attributes:
         mlc_tree: the MLC-LLM tree in git's layout (``python/mlc_llm`` below it).
-        tvm_tree: the TVM tree in git's layout.
-        python: interpreter with the TVM wheel, whose native libraries the tree uses, and MLC-LLM's
-            requirements.
+        tvm_tree: the TVM tree in git's layout, which uses the native libraries of TVM's wheel.
     """
 
     mlc_tree: Path
     tvm_tree: Path
-    python: Path = field(default_factory=lambda: Path(sys.executable))
 
     def check(self) -> None:
         """Check that the commands can start.
@@ -97,41 +80,22 @@ class MlcTools:
                     remedy="make the patched trees: nox -s apply_patches "
                     "(MLC-LLM from a clone of yours: -- --mirror mlc-llm=PATH)",
                 )
-        required = ("apache-tvm", "apache-tvm-ffi", *REQUIREMENTS)
-        missing = [name for name in required if name not in self.versions]
-        if missing:
+        if missing := [name for name in REQUIREMENTS if name not in self.versions]:
             raise UserError(
-                f"{self.python} lacks {', '.join(missing)}, which MLC-LLM needs",
-                remedy=f"install: {self.python} -m pip install {' '.join(missing)}",
+                f"{sys.executable} lacks {', '.join(missing)}, which MLC-LLM needs",
+                remedy=f"install: {sys.executable} -m pip install {' '.join(missing)}",
             )
-
-    @cached_property
-    def _probed(self) -> dict[str, Any]:
-        names = ["apache-tvm", "apache-tvm-ffi", *REQUIREMENTS]
-        command = [str(self.python), "-I", "-c", _PROBE, *names]
-        try:
-            result = subprocess.run(command, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise UserError(f"{self.python} cannot run as Python: {error}") from error
-        table: dict[str, Any] = json.loads(result.stdout)
-        return table
 
     @property
     def versions(self) -> dict[str, str]:
-        """Version of each required package that the interpreter has."""
-        versions: dict[str, str] = self._probed["versions"]
-        return versions
+        """Version of each required package that is installed."""
+        found = {name: [*metadata.distributions(name=name)] for name in REQUIREMENTS}
+        return {name: installed[0].version for name, installed in found.items() if installed}
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables for ``mlc_llm`` and ``tvm`` from the patched trees."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(OWN_VARIABLES)}
-        path = [str(tree.resolve() / "python") for tree in (self.mlc_tree, self.tvm_tree)]
-        # Keep the caller's path: it may have packages with extra passes.
-        path += filter(None, [os.environ.get("PYTHONPATH")])
         return {
-            **inherited,
-            "PYTHONPATH": os.pathsep.join(path),
-            "TVM_LIBRARY_PATH": self._probed["libraries"],
+            **tree_environment(self.mlc_tree, self.tvm_tree),
             "PYTHONNOUSERSITE": "1",
             "PYTHONUNBUFFERED": "1",
             **extra,
@@ -296,7 +260,7 @@ def _loaded(tools: MlcTools, model: Path, quantization: str) -> list[Any]:
 
 def _load(tools: MlcTools, model: Path, quantization: str, *folder: Path) -> str:
     program = ["-m", "crosslab.compile.loader", str(model), _mlc_name(quantization)]
-    line = [str(tools.python), *program, *map(str, folder)]
+    line = [sys.executable, *program, *map(str, folder)]
     variables = tools.environment({})
     done = subprocess.run(line, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -394,7 +358,7 @@ def _run(
 ) -> None:
     """Run a command of MLC-LLM; show its progress, and write its output to the log."""
     start = ["-P", str(_CONVERTER)] if command == "convert_weight" else ["-m", "mlc_llm"]
-    line = [str(tools.python), *start, command, *arguments]
+    line = [sys.executable, *start, command, *arguments]
     with (
         tempfile.TemporaryDirectory(prefix="mlc-home-") as home,
         log.open("w", encoding="utf-8", buffering=1) as sink,
