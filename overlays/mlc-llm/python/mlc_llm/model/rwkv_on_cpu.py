@@ -10,19 +10,16 @@ from typing import Any
 from mlc_llm import op as op_ext
 from mlc_llm.nn import PagedKVCache, RopeMode
 from mlc_llm.nn.own_cache import OwnCache
-from mlc_llm.nn.states_on_cpu import StatesOnCpu
-from tvm.relax.frontend import nn
+from mlc_llm.nn.states_on_cpu import ReadsStates, StatesOnCpu
 from tvm.relax.frontend.nn import Tensor
-from tvm.target import Target
 
-PACKED = {"param_mode": "packed", "effect_mode": "none"}
 # Heads of this size have kernels on every CPU.
 HEAD = 32
 # The published models divide the heads' outputs by it before their norm, whose epsilon is 1e-5.
 DIVISOR = 8
 
 
-class RwkvOnCpu(OwnCache):
+class RwkvOnCpu(ReadsStates, OwnCache):
     """The functions that the runner of this project calls, over states that it owns."""
 
     def __init__(self, config: Any) -> None:
@@ -41,11 +38,6 @@ class RwkvOnCpu(OwnCache):
         """Number of floats of a sequence's states in all layers."""
         layer = 2 * self.hidden_size + self.num_heads * self.head_size**2
         return layer * self.num_hidden_layers
-
-    @property
-    def more_metadata(self) -> dict[str, int]:
-        """Entries of the library's metadata: the floats of a sequence's states."""
-        return {"recurrent_floats": self.recurrent_floats}
 
     def _read(self, input_embed: Tensor, cache: PagedKVCache, states: Any) -> Any:
         op_ext.configure()
@@ -77,33 +69,3 @@ class RwkvOnCpu(OwnCache):
             **{"attn_kind": "mha", "rope_mode": RopeMode.NONE, "rope_theta": 10000},
             "dtype": self.dtype,
         }
-
-    def get_default_spec(self) -> nn.spec.ModuleSpec:
-        """Return the functions of the library and their inputs."""
-        target = Target.current(allow_none=True)
-        if target is not None and target.kind.name != "llvm":
-            return super().get_default_spec()  # type: ignore[misc]
-
-        def function(name: str, *sizes: Any) -> dict[str, Any]:
-            return {
-                name: nn.spec.Tensor([*sizes, self.hidden_size], self.dtype),
-                "paged_kv_cache": nn.spec.Object(object_type=PagedKVCache),
-                "rnn_state": (
-                    nn.spec.Tensor(["sequences", 2], "int32"),
-                    nn.spec.Tensor(["slots", self.recurrent_floats], "float32"),
-                ),
-                "$": PACKED,
-            }
-
-        sizes = ("max_batch_size", "max_total_seq_len", "prefill_chunk_size", "page_size")
-        functions = {
-            "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), "$": PACKED},
-            "prefill": function("input_embed", 1, "seq_len"),
-            "decode": function("input_embed", 1, 1),
-            "batch_decode": function("input_embeds", "batch_size", 1),
-            "create_paged_kv_cache": {
-                **dict.fromkeys((*sizes, "support_sliding_window"), int),
-                "$": {"param_mode": "none", "effect_mode": "none"},
-            },
-        }
-        return nn.spec.ModuleSpec.from_raw(functions, self)

@@ -14,9 +14,59 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlc_llm.nn import PagedKVCache
 from tvm import tirx
+from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 from tvm.script import tirx as T
+from tvm.target import Target
+
+PACKED = {"param_mode": "packed", "effect_mode": "none"}
+
+
+class ReadsStates:
+    """Functions of a model over states of ``recurrent_floats``; a base before upstream's class."""
+
+    @property
+    def more_metadata(self: Any) -> dict[str, int]:
+        """Entries of the library's metadata: the floats of a sequence's states."""
+        return {"recurrent_floats": self.recurrent_floats}
+
+    def reads(self: Any, name: str, *sizes: Any, **more: Any) -> dict[str, Any]:
+        """Return the inputs of a function that reads embeddings [*sizes, hidden]."""
+        sequences = nn.spec.Tensor(["sequences", 2], "int32")
+        floats = nn.spec.Tensor(["slots", self.recurrent_floats], "float32")
+        return {
+            name: nn.spec.Tensor([*sizes, self.hidden_size], self.dtype),
+            **more,
+            "paged_kv_cache": nn.spec.Object(object_type=PagedKVCache),
+            "rnn_state": (sequences, floats),
+            "$": PACKED,
+        }
+
+    def more_functions(self) -> dict[str, Any]:
+        """Return functions that not every model has, with their inputs."""
+        return {}
+
+    def get_default_spec(self: Any) -> nn.spec.ModuleSpec:
+        """Return the functions of the library and their inputs."""
+        target = Target.current(allow_none=True)
+        # The loader has no target; it asks for the parameters only.
+        if target is not None and target.kind.name != "llvm":
+            return super().get_default_spec()  # type: ignore[misc]
+        sizes = ("max_batch_size", "max_total_seq_len", "prefill_chunk_size", "page_size")
+        functions = {
+            "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), "$": PACKED},
+            "prefill": self.reads("input_embed", 1, "seq_len"),
+            "decode": self.reads("input_embed", 1, 1),
+            "batch_decode": self.reads("input_embeds", "batch_size", 1),
+            **self.more_functions(),
+            "create_paged_kv_cache": {
+                **dict.fromkeys((*sizes, "support_sliding_window"), int),
+                "$": {"param_mode": "none", "effect_mode": "none"},
+            },
+        }
+        return nn.spec.ModuleSpec.from_raw(functions, self)
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,13 @@ from typing import Any, Optional
 from mlc_llm import op as op_ext
 from mlc_llm.model.model_utils import index_last_token
 from mlc_llm.nn import PagedKVCache
+from mlc_llm.nn.states_on_cpu import ReadsStates
 from mlc_llm.op.gated_delta_on_cpu import DeltaShape, Place, convolve, delta_rule
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
-from tvm.target import Target
 
 from . import qwen35_model
 from .qwen35_model import Qwen35Config
-
-PACKED = {"param_mode": "packed", "effect_mode": "none"}
 
 
 def shape_of(config: Qwen35Config) -> DeltaShape:
@@ -81,18 +79,15 @@ class States:
         return layer.out_proj(flat * op.silu(gate)), replace(self, states=states)
 
 
-class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, unused-ignore]
+class Qwen35LMHeadModel(  # type: ignore[misc, unused-ignore]
+    ReadsStates, qwen35_model.Qwen35LMHeadModel
+):
     """The model with the functions that the runner of this project calls, for CPUs."""
 
     @property
     def recurrent_floats(self) -> int:
         """Number of floats of a sequence's states in all layers."""
         return shape_of(self.config).floats * self.num_linear_layers
-
-    @property
-    def more_metadata(self) -> dict[str, int]:
-        """Entries of the library's metadata: the floats of a sequence's states."""
-        return {"recurrent_floats": self.recurrent_floats}
 
     def to(self, dtype: Optional[str] = None) -> None:  # noqa: UP045
         """Convert the parameters to a type; those of the convolutions are float32."""
@@ -140,40 +135,11 @@ class Qwen35LMHeadModel(qwen35_model.Qwen35LMHeadModel):  # type: ignore[misc, u
         hidden, after = self.model.forward(input_embed, paged_kv_cache, States(*rnn_state))
         return hidden, paged_kv_cache, after.states
 
-    def get_default_spec(self) -> nn.spec.ModuleSpec:
-        """Return the functions of the library and their inputs."""
-        target = Target.current(allow_none=True)
-        # The loader has no target; it asks for the parameters only.
-        if target is not None and target.kind.name != "llvm":
-            return super().get_default_spec()
-
-        def states() -> Any:
-            sequences = nn.spec.Tensor(["sequences", 2], "int32")
-            floats = nn.spec.Tensor(["slots", self.recurrent_floats], "float32")
-            return (sequences, floats)
-
-        def function(name: str, *sizes: Any, **more: Any) -> dict[str, Any]:
-            return {
-                name: nn.spec.Tensor([*sizes, self.hidden_size], self.dtype),
-                **more,
-                "paged_kv_cache": nn.spec.Object(object_type=PagedKVCache),
-                "rnn_state": states(),
-                "$": PACKED,
-            }
-
-        sizes = ("max_batch_size", "max_total_seq_len", "prefill_chunk_size", "page_size")
+    def more_functions(self) -> dict[str, Any]:
+        """Return the functions that read the rows of several tokens, with their inputs."""
         positions = nn.spec.Tensor(["batch_size"], "int32")
-        functions = {
-            "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), "$": PACKED},
-            "prefill": function("input_embed", 1, "seq_len"),
-            "decode": function("input_embed", 1, 1),
-            "prefill_to_last_hidden_states": function("input_embed", 1, "seq_len"),
-            "batch_prefill": function("input_embeds", 1, "seq_len", logit_positions=positions),
-            "batch_decode": function("input_embeds", "batch_size", 1),
-            "batch_verify": function("input_embeds", 1, "seq_len"),
-            "create_paged_kv_cache": {
-                **dict.fromkeys((*sizes, "support_sliding_window"), int),
-                "$": {"param_mode": "none", "effect_mode": "none"},
-            },
+        return {
+            "prefill_to_last_hidden_states": self.reads("input_embed", 1, "seq_len"),
+            "batch_prefill": self.reads("input_embeds", 1, "seq_len", logit_positions=positions),
+            "batch_verify": self.reads("input_embeds", 1, "seq_len"),
         }
-        return nn.spec.ModuleSpec.from_raw(functions, self)
