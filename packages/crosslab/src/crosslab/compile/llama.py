@@ -18,7 +18,7 @@ from tvm.relax.frontend.nn.llm import kv_cache
 
 from crosslab.compile.mixture import Mixture
 from crosslab.compile.overlaypass import load_pass
-from crosslab.models.config import LlamaConfig
+from crosslab.models.config import LlamaConfig, llama3_scaling
 
 DTYPE = "float32"
 
@@ -275,7 +275,7 @@ def add_kv_cache(
             rope_mode=kv_cache.RopeMode.NORMAL if rope_theta else kv_cache.RopeMode.NONE,
             rope_scale=1,
             rope_theta=rope_theta or 1.0,
-            rope_scaling=_scaling(rope),
+            rope_scaling=llama3_scaling(rope) if rope else {},
             rope_ext_factors=relax.prim_value(0),
             rotary_dim=sizes["head_dim"],
             enable_disaggregation=False,
@@ -285,11 +285,3 @@ def add_kv_cache(
         )
         builder.emit_func_output(cache._expr)
     return builder.finalize()
-
-
-def _scaling(rope: Sequence[float] | None) -> dict[str, Any]:
-    """Return Llama 3's ``rope_scaling`` in the form that the cache accepts; empty for None."""
-    if rope is None:
-        return {}
-    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    return {"rope_type": "llama3", **dict(zip(names, rope, strict=True))}

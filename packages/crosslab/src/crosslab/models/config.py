@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -128,6 +128,7 @@ MIXTRAL, MIXTURE = "mixtral", "qwen3_moe"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", MIXTRAL, MIXTURE)
 """Values of ``model_type`` that :func:`read_family` supports."""
 NOMIC = "nomic_bert"
+# Of "llama3", in the order of LlamaConfig.rope.
 _ROPE = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 # Names of the number of experts.
 _EXPERTS = {MIXTRAL: "num_local_experts", MIXTURE: "num_experts"}
@@ -266,17 +267,13 @@ def read_config(path: Path) -> LlamaConfig:
         UserError: the file is missing, is not JSON, or describes an unsupported model.
     """
     table = read_table(path)
-    _refuse_unsupported(path, table)
-    return plain_sizes(path, table)
-
-
-def _refuse_unsupported(path: Path, table: dict[str, Any]) -> None:
     kind = table.get("model_type", "llama")
     if kind != "llama":
         raise UserError(f"{path}: model_type {kind!r} is not supported", remedy="supported: llama")
     if scaling := table.get("rope_scaling"):
         raise UserError(f"{path}: rope_scaling = {scaling!r} is not supported")
     refuse_unread(path, table)
+    return plain_sizes(path, table)
 
 
 def read_family(path: Path) -> LlamaConfig:
@@ -328,9 +325,7 @@ def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
     if not scaling:
         return None
     try:
-        kind = scaling.get("rope_type") or scaling.get("type")
-        if kind == "default":
-            return None
+        kind = scaling.get("rope_type")
         factor, low, high, original = (float(scaling[name]) for name in _ROPE)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path}: rope_scaling = {scaling!r} is not supported") from error
@@ -338,6 +333,11 @@ def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
     if kind != "llama3" or not usable:
         raise UserError(f"{path}: rope_scaling = {scaling!r} is not supported")
     return factor, low, high, original
+
+
+def llama3_scaling(rope: Sequence[float]) -> dict[str, Any]:
+    """Return the ``rope_scaling`` of a config with these values; see :class:`LlamaConfig`."""
+    return {"rope_type": "llama3", **dict(zip(_ROPE, rope, strict=True))}
 
 
 def plain_sizes(path: Path, table: dict[str, Any]) -> LlamaConfig:

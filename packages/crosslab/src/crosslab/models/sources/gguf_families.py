@@ -17,6 +17,7 @@ from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 from numpy.typing import NDArray
 
 from crosslab.errors import UserError
+from crosslab.models.config import llama3_scaling
 from crosslab.models.families import fused
 from crosslab.models.reference import scaled_frequencies
 from crosslab.models.sources.gguf_metadata import Metadata, used_in
@@ -25,7 +26,7 @@ from crosslab.models.weights_file import F32
 TABLE = Path(__file__).with_name("gguf_families.toml")
 ROPE_FACTORS = "rope_freqs.weight"
 # Scaled rotary embeddings of the Llama 3 releases; a GGUF file has only the factors.
-LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))
+LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
 FOLDER = "give the model's Hugging Face folder: config.json, *.safetensors, tokenizer.json"
 _ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _EXPERTS = ".experts."
@@ -261,12 +262,5 @@ def rope_scaling(config: Mapping[str, Any], factors: F32) -> dict[str, Any]:
     for rope in LLAMA3_ROPES:
         expected = plain / scaled_frequencies(plain, rope)
         if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-5):
-            factor, low, high, original = rope
-            return {
-                "rope_type": "llama3",
-                "factor": factor,
-                "low_freq_factor": low,
-                "high_freq_factor": high,
-                "original_max_position_embeddings": int(original),
-            }
+            return llama3_scaling(rope)
     raise UserError(f"{ROPE_FACTORS} has other factors than Llama 3's releases", remedy=FOLDER)
