@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -33,31 +34,24 @@ ENCODING = "f32-to-bf16"
 DTYPES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 DTYPES |= {"bfloat16", "float16", "float32", "float64"}
 SHARD_BYTES = 32 << 20
-_PIECE = 1 << 16  # values
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+LARGEST = ml_dtypes.finfo(BFLOAT16).max  # type: ignore[no-untyped-call]
 _console = Console(stderr=True, highlight=False)
 
 
 def to_bfloat16(values: F32) -> NDArray[np.uint16]:
     """Round float32 to bfloat16, ties to even; truncate a value whose rounding would overflow."""
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    limit = np.array(np.finfo(np.float32).max).view(np.uint32) >> 16 << 16
-    flat, stored = bits.reshape(-1), np.empty(bits.size, np.uint16)
-    # Pieces that fit the caches of a core make this twenty times as fast.
-    for at in range(0, flat.size, _PIECE):
-        piece = flat[at : at + _PIECE]
-        bias = ((piece >> 16) & 1) + 0x7FFF
-        bias[(piece & 0x7FFFFFFF) >= limit] = 0
-        bias += piece
-        bias >>= 16
-        stored[at : at + _PIECE] = bias
-    return stored.reshape(bits.shape)
+    with np.errstate(invalid="ignore"):  # NaN
+        rounded = values.astype(BFLOAT16)
+    beyond = np.isinf(rounded) & np.isfinite(values)
+    rounded[beyond] = np.sign(values[beyond]) * LARGEST
+    return rounded.view(np.uint16)
 
 
 def from_bfloat16(bits: NDArray[np.uint16]) -> F32:
     """Widen bfloat16 bits to float32."""
-    wide = bits.astype(np.uint32)
-    wide <<= 16
-    return wide.view(np.float32)
+    wide: F32 = bits.view(BFLOAT16).astype(np.float32)
+    return wide
 
 
 @dataclass
@@ -186,14 +180,12 @@ class StoredArray:
         offset: bytes before the array in the shard.
         shape: shape of the array.
         dtype: dtype in the file.
-        narrowed: the array is bfloat16, with ``dtype`` uint16.
     """
 
     path: Path
     offset: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    narrowed: bool
 
     @property
     def nbytes(self) -> int:
@@ -203,8 +195,9 @@ class StoredArray:
     def read(self) -> Array:
         """Read the array; widen bfloat16 to float32, and leave packed words unchanged."""
         count = math.prod(self.shape)
-        values: Array = np.fromfile(self.path, self.dtype, count, offset=self.offset)
-        return (from_bfloat16(values) if self.narrowed else values).reshape(self.shape)
+        stored: Array = np.fromfile(self.path, self.dtype, count, offset=self.offset)
+        values = stored.astype(np.float32) if self.dtype == BFLOAT16 else stored
+        return values.reshape(self.shape)
 
 
 def read_index(folder: Path) -> dict[str, StoredArray]:
@@ -274,9 +267,8 @@ def _read_record(record: object, path: Path, whole: int, index: Path) -> tuple[s
     dtype, format_ = (_field(record, key, str, index) for key in ("dtype", "format"))
     if dtype not in DTYPES:
         raise UserError(f"{index}: {name} is of unknown dtype {dtype[:40]!r}")
-    narrowed = dtype == "bfloat16" or (format_ == ENCODING and dtype == "float32")
-    stored = np.dtype(np.uint16 if narrowed else dtype)
-    array = StoredArray(path, start, tuple(shape), stored, narrowed)
+    narrowed = format_ == ENCODING and dtype == "float32"
+    array = StoredArray(path, start, tuple(shape), BFLOAT16 if narrowed else np.dtype(dtype))
     if size != array.nbytes:
         raise UserError(f"{index}: {name} of shape {shape} does not have {size} bytes")
     return name, array
