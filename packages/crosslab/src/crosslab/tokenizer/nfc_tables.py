@@ -7,6 +7,7 @@ its tables, so these functions derive them from the library's results.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,18 +19,8 @@ from crosslab.tokenizer.code_points import LAST, SURROGATES, ranges, rows
 FILE = "nfc_tables.h"
 _AT_ONCE = 256
 LONGEST = 4  # most code points of a decomposition (limit of NFD in UAX 15)
-# A mark of each canonical combining class in Unicode, in ascending order.
-MARKS: tuple[tuple[int, int], ...] = (
-    (1, 0x0334), (6, 0x16FF0), (7, 0x093C), (8, 0x3099), (9, 0x094D), (10, 0x05B0), (11, 0x05B1),
-    (12, 0x05B2), (13, 0x05B3), (14, 0x05B4), (15, 0x05B5), (16, 0x05B6), (17, 0x05B7),
-    (18, 0x05B8), (19, 0x05B9), (20, 0x05BB), (21, 0x05BC), (22, 0x05BD), (23, 0x05BF),
-    (24, 0x05C1), (25, 0x05C2), (26, 0xFB1E), (27, 0x064B), (28, 0x064C), (29, 0x064D),
-    (30, 0x064E), (31, 0x064F), (32, 0x0650), (33, 0x0651), (34, 0x0652), (35, 0x0670),
-    (36, 0x0711), (84, 0x0C55), (91, 0x0C56), (103, 0x0E38), (107, 0x0E48), (118, 0x0EB8),
-    (122, 0x0EC8), (129, 0x0F71), (130, 0x0F72), (132, 0x0F74), (202, 0x0321), (214, 0x1DCE),
-    (216, 0x031B), (218, 0x302A), (220, 0x0316), (222, 0x059A), (224, 0x302E), (226, 0x1D16D),
-    (228, 0x05AE), (230, 0x0301), (232, 0x0315), (233, 0x035C), (234, 0x035D), (240, 0x0345),
-)  # fmt: skip
+# Marks of the lowest and of the highest canonical combining class.
+LOWEST, HIGHEST = 0x0334, 0x0345
 
 Normalize = Callable[[str], str]
 
@@ -88,13 +79,13 @@ def classes() -> dict[int, int]:
         text, swapped = f"{chr(first)}{chr(second)}", f"{chr(second)}{chr(first)}"
         return text != swapped and nfd(text) == swapped
 
-    lowest, highest = MARKS[0][1], MARKS[-1][1]
-    moved = {*_changed(lambda c: f"{chr(highest)}{chr(c)}")}
-    moved |= {lowest, highest, *_changed(lambda c: f"{chr(c)}{chr(lowest)}")}
+    moved = {*_changed(lambda c: f"{chr(HIGHEST)}{chr(c)}")}
+    moved |= {LOWEST, HIGHEST, *_changed(lambda c: f"{chr(c)}{chr(LOWEST)}")}
     alone = (c for c in sorted(moved) if nfd(chr(c)) == chr(c))
-    marks = [c for c in alone if swaps(c, lowest) or swaps(highest, c) or c in (lowest, highest)]
-    # A mark of a newer Unicode than the library's has no class in the library.
-    known = [(number, mark) for number, mark in MARKS if mark == lowest or swaps(mark, lowest)]
+    marks = [c for c in alone if swaps(c, LOWEST) or swaps(HIGHEST, c) or c in (LOWEST, HIGHEST)]
+    # A mark of each class. Python has other marks than the library, but the same classes.
+    of_class = {unicodedata.combining(chr(mark)): mark for mark in marks}
+    known = [(number, mark) for number, mark in of_class.items() if number]
     return {
         code: next(n for n, mark in known if not swaps(code, mark) and not swaps(mark, code))
         for code in marks
