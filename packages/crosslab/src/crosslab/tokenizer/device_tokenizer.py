@@ -73,7 +73,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     about = json.loads(tokenizer.tokenizer.to_str())
     model = about["model"]
     _check(about)
-    form = text_form(about)
+    form = text_form(about, tokenizer.tokenizer.normalizer)
     in_pieces = model["type"] == "WordPiece"
     by_character = Flag.BY_CHARACTER in form.flags
     alphabet = {} if by_character or in_pieces else byte_alphabet()

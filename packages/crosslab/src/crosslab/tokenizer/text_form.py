@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer, models
 from tokenizers.normalizers import Normalizer
 
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
@@ -49,11 +48,12 @@ class TextForm:
     flags: Flag
 
 
-def text_form(about: Mapping[str, Any]) -> TextForm:
+def text_form(about: Mapping[str, Any], normalizer: Normalizer | None) -> TextForm:
     """Return the rule and the flags by which a tokenizer converts text to words and back.
 
     Args:
         about: content of ``tokenizer.json``, with all fields, as the library writes it.
+        normalizer: the library's normalizer; None: there is none.
 
     Raises:
         UnsupportedTokenizerError: the runner does not support a normalizer, rule, decoder or added
@@ -63,7 +63,7 @@ def text_form(about: Mapping[str, Any]) -> TextForm:
         return _in_pieces(about)
     decoder = about.get("decoder") or {}
     form = _byte_level(about) if decoder.get("type") == "ByteLevel" else _by_character(about)
-    _check_added(about)
+    _check_added(about, normalizer)
     return form
 
 
@@ -161,19 +161,10 @@ def _steps(part: Mapping[str, Any] | None, field: str) -> Iterator[dict[str, Any
         yield from _steps(step, field)
 
 
-def _normalizer(about: Mapping[str, Any]) -> Normalizer | None:
-    """Build the library's normalizer; None for a normalizer without steps."""
-    if not list(_steps(about.get("normalizer"), "normalizers")):
-        return None
-    alone = json.loads(Tokenizer(models.BPE()).to_str())
-    whole = Tokenizer.from_str(json.dumps({**alone, "normalizer": about["normalizer"]}))
-    normalizer: Normalizer = whole.normalizer
-    return normalizer
-
-
-def _check_added(about: Mapping[str, Any]) -> None:
+def _check_added(about: Mapping[str, Any], normalizer: Normalizer | None) -> None:
     """Refuse added tokens that the runner and the library would match differently."""
-    normalizer = _normalizer(about)
+    if not list(_steps(about.get("normalizer"), "normalizers")):
+        normalizer = None  # a sequence without steps
     blanks = (about.get("pre_tokenizer") or {}).get("type") == "Metaspace"
     for added in about["added_tokens"]:
         content = added["content"]
