@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -305,23 +305,6 @@ def _raise(message: str) -> None:
     raise TemplateError(message)
 
 
-def _as_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Convert a value to JSON as transformers' filter does; Jinja's own filter is for HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
 class _Generation(Extension):
     """Transformers' tags around an answer, ``{% generation %}`` and ``{% endgeneration %}``."""
 
@@ -459,7 +442,8 @@ class ChatTokenizer:
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
-        environment.filters["tojson"] = _as_json
+        # As transformers' filter; Jinja's own is for HTML.
+        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         about: dict[str, Any] = {**self.variables, **({"tools": tools} if tools else {})}
         try:
             template = environment.from_string(self.settings["chat_template"])
