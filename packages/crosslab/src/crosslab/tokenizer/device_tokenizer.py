@@ -11,6 +11,8 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,7 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     alphabet = {} if by_character or in_pieces else byte_alphabet()
     vocabulary: dict[str, int] = model["vocab"]
     tokens, kinds = _tokens(vocabulary, about["added_tokens"], alphabet)
-    spelled = [f"<0x{b:02X}>" for b in range(256)] if by_character else list(byte_order(alphabet))
+    spelled = [f"<0x{b:02X}>" for b in range(256)] if by_character else list(alphabet)
     of_bytes = [vocabulary.get(name, NO_TOKEN) for name in spelled] or [NO_TOKEN] * 256
     merges = _merges(model.get("merges", ()), vocabulary)
     no_byte = NO_TOKEN in of_bytes and not in_pieces
@@ -110,7 +112,7 @@ def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
     if not tokenizer.has_chat:
         return [b"", b"", b""]
     calls = tool_format(tokenizer)
-    about = [tokenizer.variables, calls.as_json() if calls else None]
+    about = [tokenizer.variables, asdict(calls) if calls else None]
     return [
         str(tokenizer.settings["chat_template"]).encode(),
         *(json.dumps(a).encode() for a in about),
@@ -128,18 +130,13 @@ def _show(calls: ToolFormat | None, tokens: Sequence[bytes], kinds: list[TokenKi
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Return the byte of each character in GPT-2's alphabet of bytes.
+    """Return the byte of each character in GPT-2's alphabet of bytes, in the order of the bytes.
 
     Printable bytes of Latin-1 keep their character; the other bytes are U+0100 and on, in order.
     """
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (b for b in range(256) if b not in printed)
-    return {chr(b): b for b in printed} | {chr(0x100 + n): b for n, b in enumerate(others)}
-
-
-def byte_order(alphabet: Mapping[str, int]) -> Iterable[str]:
-    """Return the characters of :func:`byte_alphabet` in the order of their bytes."""
-    return (char for char, _ in sorted(alphabet.items(), key=lambda item: item[1]))
+    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = count(0x100)
+    return {chr(b if b in printed else next(others)): b for b in range(256)}
 
 
 def _check(about: Mapping[str, Any]) -> None:
@@ -162,8 +159,8 @@ def _tokens(
     """Return bytes and kind of the token of each id; unused ids have no bytes."""
     texts: dict[int, str] = {index: token for token, index in vocabulary.items()}
     texts.update({entry["id"]: entry["content"] for entry in added})
-    count = max(texts, default=-1) + 1
-    kinds = [TokenKind(0)] * count
+    size = max(texts, default=-1) + 1
+    kinds = [TokenKind(0)] * size
     for token, index in vocabulary.items():
         if not alphabet or _in_alphabet(token, alphabet):
             kinds[index] |= TokenKind.WORD
@@ -175,7 +172,7 @@ def _tokens(
         for option, kind in _OPTIONS.items():
             if entry[option]:
                 kinds[entry["id"]] |= kind
-    return [_bytes(texts.get(index, ""), alphabet) for index in range(count)], kinds
+    return [_bytes(texts.get(index, ""), alphabet) for index in range(size)], kinds
 
 
 _OPTIONS = {

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from crosslab.errors import LabError
@@ -23,15 +23,15 @@ OTHER = {
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """The texts around the parts of an answer that calls tools.
+    """The texts around the parts of an answer that calls tools, as the runner reads them.
 
     An answer is ``begin call between call end``, and a call is ``open NAME middle ARGUMENTS
     close``, where ARGUMENTS is JSON.
 
     Attributes:
-        begin: text before the first call; may be empty.
         open: text before the name.
         middle: text between the name and the arguments.
+        begin: text before the first call; may be empty.
         close: text after the arguments; may be empty.
         id_length: characters of the call's id after ``close``; 0: calls have no id.
         after_id: text after the id.
@@ -40,35 +40,21 @@ class ToolFormat:
         parallel: an answer can call several tools.
     """
 
-    begin: str
     open: str
     middle: str
-    close: str
-    id_length: int
-    after_id: str
-    between: str
-    end: str
-    parallel: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as the table that the runner reads."""
-        return asdict(self)
+    begin: str = ""
+    close: str = ""
+    id_length: int = 0
+    after_id: str = ""
+    between: str = ""
+    end: str = ""
+    parallel: bool = False
 
 
 # gpt-oss: a call is a message to the tool. Its template writes the tool before the channel; the
 # model itself writes it behind.
 _TO = "to=functions."
-_IN_CHANNELS = ToolFormat(
-    begin="",
-    open=f"<|channel|>commentary {_TO}",
-    middle=" <|constrain|>json<|message|>",
-    close="",
-    id_length=0,
-    after_id="",
-    between="",
-    end="",
-    parallel=False,
-)
+_IN_CHANNELS = ToolFormat(f"<|channel|>commentary {_TO}", " <|constrain|>json<|message|>")
 
 
 @dataclass(frozen=True)
@@ -130,20 +116,18 @@ def _rendered(tokenizer: ChatTokenizer, names: Sequence[str]) -> str:
         }
         for number, name in enumerate(names)
     ]
-    answer = {"role": "assistant", "content": "", "tool_calls": calls}
     results = [
         {"role": "tool", "name": name, "tool_call_id": IDS[number], "content": RESULT}
         for number, name in enumerate(names)
     ]
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "What is it?"},
-        *([answer, *results] if names else [{"role": "assistant", "content": SAID}]),
-        {"role": "assistant", "content": f"It is {RESULT}."}
-        if names
-        else {"role": "user", "content": "?"},
-        *([{"role": "user", "content": "?"}] if names else []),
+    called: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        *results,
+        {"role": "assistant", "content": f"It is {RESULT}."},
     ]
-    return tokenizer.chat_text(messages, [OTHER])
+    plain = [{"role": "assistant", "content": SAID}]
+    question, more = ({"role": "user", "content": text} for text in ("What is it?", "?"))
+    return tokenizer.chat_text([question, *(called if names else plain), more], [OTHER])
 
 
 def _find(text: str, name: str, name_id: str) -> _Call | None:
