@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from crosslab.host.cost import Cost
 from crosslab.models.families import Family, chosen, families, refusals
 from crosslab.models.formats import Packing
 from crosslab.models.params import from_bfloat16, to_bfloat16
+from crosslab.models.weights_file import F32
 from crosslab.zoo.cli import ABOUT, main
 from crosslab.zoo.outcome import FamilyOutcome, FamilyStatus, Fault, count_products, first_reason
 from crosslab.zoo.table import document, merged, read_report, with_real_sizes, write_report
-from crosslab.zoo.weights import fill_tensor, random_weights
+from crosslab.zoo.weights import USUAL, fill_tensor
 
 ASKED = [
     "llama",
@@ -134,13 +136,19 @@ def test_names_are_those_of_published_files() -> None:
     assert chosen(["gpt2"])[0].published("transformer.h.0.ln_1.weight") == "h.0.ln_1.weight"
 
 
+def random_tensor(name: str, shape: Sequence[int], seed: int, packing: Packing = USUAL) -> F32:
+    values = np.empty(shape, np.float32)
+    fill_tensor(values, name, NORM, seed, packing)
+    return values
+
+
 @pytest.mark.parametrize("shape", [(64, 96), (50, 64), (8, 128), (3, 64, 32), (768, 256)])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("packing", [p for p in ALL_PACKINGS.values() if p], ids=str)
 def test_quantization_in_groups_gives_weights_back(
     packing: Packing, shape: tuple[int, ...], transposed: bool
 ) -> None:
-    values = random_weights({"w": shape}, NORM, 7, packing)["w"].reshape(-1, shape[-1])
+    values = random_tensor("w", shape, 7, packing).reshape(-1, shape[-1])
     values = values.T if transposed and len(shape) == 2 and shape[0] > packing.group else values
     # As in mlc_llm/quantization/group_quantization.py, with float32 throughout.
     for first in range(0, values.shape[1], packing.group):
@@ -153,7 +161,8 @@ def test_quantization_in_groups_gives_weights_back(
 
 def test_narrow_formats_hold_weights_exactly() -> None:
     shapes = {"w.weight": (64, 96), "norm.weight": (96,), "w.bias": (64,)}
-    for values in random_weights(shapes, NORM, 3).values():
+    for name, shape in shapes.items():
+        values = random_tensor(name, shape, 3)
         assert np.array_equal(from_bfloat16(to_bfloat16(values)), values)
         assert np.array_equal(values.astype(np.float16).astype(np.float32), values)
         assert len(np.unique(values)) > 10
@@ -169,15 +178,14 @@ def test_large_weights_take_little_more_memory_than_their_own(shape: tuple[int, 
     finally:
         tracemalloc.stop()
     assert most < values.nbytes / 4
-    assert np.array_equal(values, random_weights({"w": shape}, NORM, 3)["w"])
+    assert np.array_equal(values, random_tensor("w", shape, 3))
 
 
 def test_weights_depend_on_their_name_and_the_seed() -> None:
-    shapes = {"a": (32, 32), "b": (32, 32)}
-    made, again, other = (random_weights(shapes, NORM, seed) for seed in (1, 1, 2))
-    assert np.array_equal(made["a"], again["a"])
-    assert not np.array_equal(made["a"], made["b"])
-    assert not np.array_equal(made["a"], other["a"])
+    made = random_tensor("a", (32, 32), 1)
+    assert np.array_equal(made, random_tensor("a", (32, 32), 1))
+    assert not np.array_equal(made, random_tensor("b", (32, 32), 1))
+    assert not np.array_equal(made, random_tensor("a", (32, 32), 2))
 
 
 def test_products_are_counted_by_what_they_call() -> None:

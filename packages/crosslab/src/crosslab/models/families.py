@@ -38,7 +38,7 @@ class Family:
         norm: lowest and highest random weight of the norms.
         rename: (pattern, replacement) pairs that convert transformers' weight names to published
             ones.
-        copies: (name, published name of the original) of weights that files hold twice.
+        copies: published name of the original, by name, of weights that files hold twice.
         fuse: (name, parts...): weights that files hold as one, rows of the parts in this order.
         by_group: names of ``fuse`` whose rows are ordered by groups of query heads.
         absent: patterns of weights that are zero in the reference, and that files do not have.
@@ -55,13 +55,13 @@ class Family:
     like: str
     reference: str
     config: Mapping[str, Any]
-    norm: tuple[float, float] = NORM
-    rename: tuple[tuple[str, str], ...] = ()
-    copies: tuple[tuple[str, str], ...] = ()
-    fuse: tuple[tuple[str, ...], ...] = ()
-    by_group: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    factors: tuple[tuple[str, float], ...] = ()
+    norm: Sequence[float] = NORM
+    rename: Sequence[tuple[str, str]] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    fuse: Sequence[Sequence[str]] = ()
+    by_group: Sequence[str] = ()
+    absent: Sequence[str] = ()
+    factors: Sequence[tuple[str, float]] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     within: str = ""
@@ -159,7 +159,7 @@ class Family:
                 pieces = [named.pop(first.replace(parts[0], part)) for part in parts]
                 groups = int(self.config["num_key_value_heads"]) if whole in self.by_group else 1
                 named[first.replace(parts[0], whole)] = fused(pieces, groups)
-        return named | {copy: named[original] for copy, original in self.copies}
+        return named | {copy: named[original] for copy, original in self.copies.items()}
 
 
 def fused(pieces: Sequence[NDArray[Any]], groups: int) -> NDArray[Any]:
@@ -203,20 +203,10 @@ def refusals() -> list[Refusal]:
 def _family(name: str, usual: Mapping[str, Any], table: dict[str, Any]) -> Family:
     # TOML has no null.
     null, without = (dict.fromkeys(table.pop(key, ())) for key in ("null", "without"))
-    config = {"model_type": name, **usual, **table.pop("config"), **null}
-    copies = tuple(sorted(table.pop("copies", {}).items()))
+    whole = {"model_type": name, **usual, **table.pop("config"), **null}
+    config = {key: value for key, value in whole.items() if key not in without}
     fields = {"folder": name, "settings": table.pop("as", {}), **table}
-    return Family(
-        name=name,
-        config={key: value for key, value in config.items() if key not in without},
-        copies=copies,
-        **{key: _tuples(value) for key, value in fields.items()},
-    )
-
-
-def _tuples(value: Any) -> Any:
-    """Return a list as a tuple, like the lists in it; another value is unchanged."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return Family(name=name, config=config, **fields)
 
 
 def chosen(names: Sequence[str]) -> list[Family]:

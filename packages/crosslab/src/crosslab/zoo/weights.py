@@ -13,7 +13,7 @@ arithmetic differs.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,30 +28,18 @@ STEP = 128
 BIAS = 0.25
 
 
-def random_weights(
-    shapes: Mapping[str, Sequence[int]],
-    norm: tuple[float, float],
-    seed: int,
-    packing: Packing = USUAL,
-) -> dict[str, F32]:
-    """Return random weights by name; each depends only on name, shape, seed and packing.
+def fill_tensor(
+    values: F32, name: str, norm: Sequence[float], seed: int, packing: Packing = USUAL
+) -> None:
+    """Write random weights, which depend on the arguments only, into a tensor.
 
     Args:
-        shapes: shape of each tensor; the last two of two or more axes are a matrix.
+        values: the tensor; the last two of two or more axes are a matrix.
+        name: name of the tensor.
         norm: lowest and highest value of vectors that scale a norm; other vectors are around 0.
         seed: seed of the random numbers.
         packing: packing of the format that represents the weights exactly.
     """
-    weights = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
-    for name, values in weights.items():
-        fill_tensor(values, name, norm, seed, packing)
-    return weights
-
-
-def fill_tensor(
-    values: F32, name: str, norm: tuple[float, float], seed: int, packing: Packing = USUAL
-) -> None:
-    """Write random weights into a tensor, see :func:`random_weights`, in little more memory."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     if values.ndim < 2:
         # Vectors that are not biases scale a norm in all language models.
