@@ -32,7 +32,12 @@ class Rwkv:
 
     Args:
         config: fields of the published ``config.json``.
+
+    Attributes:
+        mixes: names of the weights that mix the feed-forward layer's key and receptance.
     """
+
+    mixes: tuple[str, str]
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -47,10 +52,13 @@ class Rwkv:
         for block in (f"rwkv.blocks.{n}" for n in range(config.num_hidden_layers)):
             norms += [f"{block}.{name}" for name in ("ln1", "ln2", "attention.ln_x")]
             products = ("receptance", "key", "value", "gate", "output")
-            own = {f"attention.{name}.weight": (hidden, hidden) for name in products}
+            own: dict[str, tuple[int, ...]] = {
+                f"attention.{name}.weight": (hidden, hidden) for name in products
+            }
             own["feed_forward.key.weight"] = (config.intermediate_size, hidden)
             own["feed_forward.value.weight"] = (hidden, config.intermediate_size)
             own["feed_forward.receptance.weight"] = (hidden, hidden)
+            own |= {f"feed_forward.{name}": (1, 1, hidden) for name in self.mixes}
             shapes |= {f"{block}.{name}": shape for name, shape in own.items()}
             shapes |= {f"{block}.{name}": shape for name, shape in self.more_shapes().items()}
         shapes |= {f"{name}.{part}": (hidden,) for name in norms for part in ("weight", "bias")}
@@ -119,7 +127,7 @@ class Rwkv:
 
     def _feed_forward(self, x: Any, name: str) -> Any:
         before = torch.cat([torch.zeros_like(x[:1]), x[:-1]])
-        key, receptance = self.mix_feed_forward(x, before, name)
+        key, receptance = (self.mixed(x, before, f"{name}.{mix}") for mix in self.mixes)
         squared = torch.relu(self._product(key, f"{name}.key")) ** 2
         gate = torch.sigmoid(self._product(receptance, f"{name}.receptance"))
         return gate * self._product(squared, f"{name}.value")
@@ -136,47 +144,39 @@ class Rwkv:
         """
         raise NotImplementedError
 
-    def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
-        """Mix tokens with those before them: inputs of key and receptance."""
-        raise NotImplementedError
+    def mixed(self, x: Any, before: Any, name: str) -> Any:
+        """Mix tokens with those before them: fixed weights of this name are the tokens' shares."""
+        share = self.weights[name][0]
+        return x * share + before * (1 - share)
 
 
 class Rwkv5(Rwkv):
     """Version 5.2: fixed mixes and decays."""
 
+    mixes = ("time_mix_key", "time_mix_receptance")
+
     def more_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of a block's mixes, decays and bonuses, by name."""
         vector, heads = (1, 1, self.config.hidden_size), (self.heads, self.config.head_size)
         shapes = {f"attention.time_mix_{name}": vector for name in FULL.values()}
-        shapes |= {f"feed_forward.time_mix_{name}": vector for name in ("key", "receptance")}
         return {**shapes, "attention.time_decay": heads, "attention.time_faaaa": heads}
 
     def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
         """Mix by fixed weights; the decays are the same for all tokens."""
         decay = torch.exp(-torch.exp(self.weights[f"{name}.time_decay"]))
-        inputs = {p: self._mixed(x, before, f"{name}.time_mix_{n}") for p, n in FULL.items()}
+        inputs = {p: self.mixed(x, before, f"{name}.time_mix_{n}") for p, n in FULL.items()}
         return inputs, decay.expand(len(x), *decay.shape)
-
-    def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
-        """Mix by fixed weights: inputs of key and receptance."""
-        key, receptance = (
-            self._mixed(x, before, f"{name}.time_mix_{part}") for part in ("key", "receptance")
-        )
-        return key, receptance
-
-    def _mixed(self, x: Any, before: Any, name: str) -> Any:
-        part = self.weights[name][0]
-        return x * part + before * (1 - part)
 
 
 class Rwkv6(Rwkv):
     """Version 6: mixes and decays that depend on the token."""
 
+    mixes = ("time_maa_k", "time_maa_r")
+
     def more_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of a block's mixes, decays, their low-rank products, and bonuses, by name."""
         hidden = self.config.hidden_size
         shapes = {f"attention.time_maa_{name}": (1, 1, hidden) for name in "xwkvrg"}
-        shapes |= {f"feed_forward.time_maa_{name}": (1, 1, hidden) for name in "kr"}
         return {
             **shapes,
             "attention.time_maa_w1": (hidden, 5 * MIX),
@@ -189,9 +189,9 @@ class Rwkv6(Rwkv):
 
     def mix(self, x: Any, before: Any, name: str) -> tuple[dict[str, Any], Any]:
         """Mix by weights that depend on the token, as do the decays."""
-        of = {part: self.weights[f"{name}.time_{part}"] for part in ("maa_w1", "maa_w2", "maa_x")}
-        first = torch.tanh((x + (before - x) * of["maa_x"][0]) @ of["maa_w1"])
-        parts = first.unflatten(-1, (5, MIX)).transpose(0, 1) @ of["maa_w2"]
+        w1, w2 = (self.weights[f"{name}.time_maa_{part}"] for part in ("w1", "w2"))
+        first = torch.tanh(self.mixed(x, before, f"{name}.time_maa_x") @ w1)
+        parts = first.unflatten(-1, (5, MIX)).transpose(0, 1) @ w2
         inputs = {
             key: x + (before - x) * (self.weights[f"{name}.time_maa_{key}"][0] + part)
             for key, part in zip("wkvrg", parts, strict=True)
@@ -200,9 +200,6 @@ class Rwkv6(Rwkv):
         decay = self.weights[f"{name}.time_decay"][0] + low @ self.weights[f"{name}.time_decay_w2"]
         return inputs, torch.exp(-torch.exp(decay)).unflatten(-1, (self.heads, -1))
 
-    def mix_feed_forward(self, x: Any, before: Any, name: str) -> tuple[Any, Any]:
-        """Mix by fixed weights: inputs of key and receptance."""
-        key, receptance = (
-            x + (before - x) * self.weights[f"{name}.time_maa_{part}"][0] for part in "kr"
-        )
-        return key, receptance
+    def mixed(self, x: Any, before: Any, name: str) -> Any:
+        """Mix tokens with those before them, whose shares the weights are."""
+        return x + (before - x) * self.weights[name][0]
