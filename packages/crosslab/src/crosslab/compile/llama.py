@@ -8,7 +8,7 @@ transpose at run time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -18,7 +18,7 @@ from tvm.relax.frontend.nn.llm import kv_cache
 
 from crosslab.compile.mixture import Mixture
 from crosslab.compile.overlaypass import load_pass
-from crosslab.models.config import LlamaConfig, llama3_scaling
+from crosslab.models.config import LlamaConfig, Rope, llama3_scaling
 
 DTYPE = "float32"
 
@@ -235,7 +235,7 @@ def add_kv_cache(
     sizes: Mapping[str, int],
     target: Any,
     rope_theta: float | None,
-    rope: Sequence[float] | None = None,
+    rope: Rope | None = None,
 ) -> Any:
     """Add ``create_tir_paged_kv_cache``, and the kernels that the cache calls, to a module.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from crosslab.json_table import PUBLISHED, read_json_table
 
 DEFAULT_CONTEXT = 2048
 FIELDS = Path(__file__).with_name("config_fields.toml")
+Rope = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class LlamaConfig:
     qk_norm: bool = False
     gelu: bool = False
     embedding_scale: float = 1.0
-    rope: tuple[float, float, float, float] | None = None
+    rope: Rope | None = None
     experts: int = 0
     chosen: int = 0
     shares: bool = True
@@ -321,7 +322,7 @@ def _size(path: Path, table: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
+def _rope(path: Path, scaling: Any) -> Rope | None:
     if not scaling:
         return None
     try:
@@ -335,7 +336,7 @@ def _rope(path: Path, scaling: Any) -> tuple[float, float, float, float] | None:
     return factor, low, high, original
 
 
-def llama3_scaling(rope: Sequence[float]) -> dict[str, Any]:
+def llama3_scaling(rope: Rope) -> dict[str, Any]:
     """Return the ``rope_scaling`` of a config with these values; see :class:`LlamaConfig`."""
     return {"rope_type": "llama3", **dict(zip(_ROPE, rope, strict=True))}
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from crosslab.errors import UserError
 from crosslab.models.config import NOMIC, read_table
+from crosslab.models.reference import gelu, silu, softmax, turned
 from crosslab.models.weights_file import F32, NamedWeights, StoredWeights
 
 F64 = NDArray[np.float64]
@@ -41,24 +42,15 @@ def erf_gelu(x: F64) -> F64:
     return 0.5 * x * (1.0 + erf)
 
 
-def _gelu_by_tanh(x: F64) -> F64:
-    curve: F64 = np.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3))
-    return 0.5 * x * (1.0 + curve)
-
-
 def _relu(x: F64) -> F64:
     return np.maximum(x, 0.0)
 
 
-def _silu(x: F64) -> F64:
-    return x / (1.0 + np.exp(-x))
-
-
 ACTIVATIONS: dict[str, Callable[[F64], F64]] = {
     "gelu": erf_gelu,
-    "gelu_new": _gelu_by_tanh,
+    "gelu_new": gelu,
     "relu": _relu,
-    "silu": _silu,
+    "silu": silu,
 }
 
 
@@ -204,8 +196,7 @@ def layer_norm(params: Mapping[str, F32], eps: float, x: F64, name: str) -> F64:
 def attend_whole(q: F64, k: F64, v: F64) -> F64:
     """Return attention [rows, heads * width] of each row to all; arguments [rows, heads, width]."""
     scores = np.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    mixed: F64 = np.einsum("hqk,khd->qhd", weights / weights.sum(axis=-1, keepdims=True), v)
+    mixed: F64 = np.einsum("hqk,khd->qhd", softmax(scores), v)
     return mixed.reshape(len(q), -1)
 
 
@@ -236,18 +227,10 @@ def states_of(config: EncoderConfig, params: Mapping[str, F32], tokens: Sequence
         qkv = linear(x, at + names.qkv).reshape(len(tokens), 3, config.heads, -1)
         q, k, v = qkv.transpose(1, 0, 2, 3)
         if not learned:
-            q, k = (_turned(part, config.theta) for part in (q, k))
+            q, k = (turned(part, np.arange(len(tokens)), config.theta) for part in (q, k))
         x = norm(linear(attend_whole(q, k, v), at + names.attended) + x, at + names.attended_norm)
         inner = ACTIVATIONS[config.activation](linear(x, at + names.inner))
         if names.gate:
             inner *= linear(x, at + names.gate)
         x = norm(linear(inner, at + names.outer) + x, at + names.outer_norm)
     return x
-
-
-def _turned(x: F64, theta: float) -> F64:
-    """Return x [rows, heads, width] with the pairs of half a width turned by its row's angles."""
-    half = x.shape[-1] // 2
-    angle = np.arange(len(x))[:, None, None] * theta ** (-np.arange(half) / half)
-    pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)
-    return np.concatenate([pairs.real, pairs.imag], axis=-1)

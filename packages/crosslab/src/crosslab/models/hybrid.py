@@ -180,7 +180,7 @@ class ReferenceHybrid(ReferenceLlama):
         return mixed
 
     def _rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
-        turned = self._turn(x[..., : self.hybrid.rotary], positions)
+        turned = super()._rotate(x[..., : self.hybrid.rotary], positions)
         return np.concatenate([turned, x[..., self.hybrid.rotary :]], axis=-1)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosslab.errors import UserError
-from crosslab.models.config import LlamaConfig
+from crosslab.models.config import LlamaConfig, Rope
 from crosslab.models.roundings import GROUP, Roundings
 from crosslab.models.weights_file import F32
 
@@ -29,6 +29,8 @@ tokens visible to each row; returns [rows, width] and the log-sum-exp of each ro
 Rounded = Callable[[F32, int, str], F32]
 """Rounding of a matrix [rows, inputs], given inputs of a block and the weight's name."""
 RoundingBlocks = Mapping[str, Sequence[tuple[int, int]]]
+Floats = NDArray[Any]
+"""float32, or float64, in which results are then computed."""
 
 
 # Names of a mixture's parameters.
@@ -200,7 +202,7 @@ class ReferenceLlama:
         if self.config.experts:
             return self._mixture(layer, x)
         gate, up = np.split(self._linear(x, layer, "mlp.gate_up_proj"), 2, axis=-1)
-        gated = gelu(gate) if self.config.gelu else gate / (1 + np.exp(-gate))
+        gated = (gelu if self.config.gelu else silu)(gate)
         return self._linear(gated * up, layer, "mlp.down_proj")
 
     def _mixture(self, layer: int, x: F32) -> F32:
@@ -208,7 +210,7 @@ class ReferenceLlama:
 
         Rows are computed in the order of the experts, as compiled models do.
         """
-        scores = _softmax(self._linear(x, layer, self.gate))
+        scores = softmax(self._linear(x, layer, self.gate))
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, : self.config.chosen]
         weights = np.take_along_axis(scores, chosen, axis=1)
         if self.config.shares:
@@ -217,7 +219,7 @@ class ReferenceLlama:
         experts, tokens = chosen.reshape(-1)[order], order // self.config.chosen
         gate_up, down = self.experts
         gate, up = np.split(self._of_experts(x[tokens], experts, layer, gate_up), 2, axis=-1)
-        gated = gate / (1 + np.exp(-gate)) * up * weights.reshape(-1)[order, None]
+        gated = silu(gate) * up * weights.reshape(-1)[order, None]
         out = np.zeros_like(x)
         np.add.at(out, tokens, self._of_experts(gated, experts, layer, down))
         return out
@@ -281,23 +283,13 @@ class ReferenceLlama:
             return _mixed_by(self.attend, grouped, keys, values, ~hidden)
         scores = np.einsum("qhgd,khd->hgqk", grouped, keys, optimize=True)
         scores *= np.float32(self.config.head_dim**-0.5)
-        weights = _softmax(np.where(hidden, np.float32(-np.inf), scores))
+        weights = softmax(np.where(hidden, np.float32(-np.inf), scores))
         mixed: F32 = np.einsum("hgqk,khd->qhgd", weights, values, optimize=True)
         return mixed
 
     def _rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
-        return self._turn(x, positions)
-
-    def _turn(self, x: F32, positions: NDArray[np.int64]) -> F32:
         """Turn all features [rows, heads, features] by the angles of their positions."""
-        half = x.shape[-1] // 2
-        frequency = self.config.rope_theta ** (-np.arange(half) / half)
-        if self.config.rope:
-            frequency = scaled_frequencies(frequency, self.config.rope)
-        angle = positions[:, None, None] * frequency
-        cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-        a, b = x[..., :half], x[..., half:]
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        return turned(x, positions, self.config.rope_theta, self.config.rope)
 
 
 def _mixed_by(
@@ -332,16 +324,31 @@ def _mixed_by(
     return shaped.transpose(1, 0, 2, 3)
 
 
-def gelu(x: F32) -> F32:
+def turned(x: Floats, positions: Floats, theta: float, rope: Rope | None = None) -> Floats:
+    """Turn features [rows, heads, features] in pairs of half a head; see :class:`LlamaConfig`."""
+    half = x.shape[-1] // 2
+    frequency = theta ** (-np.arange(half) / half)
+    if rope:
+        frequency = scaled_frequencies(frequency, rope)
+    angle = positions[:, None, None] * frequency
+    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def gelu(x: Floats) -> Floats:
     """GELU by its approximation with tanh (Hendrycks and Gimpel, arXiv:1606.08415)."""
-    inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
-    curve: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    curve: Floats = 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
     return curve
 
 
-def scaled_frequencies(
-    frequency: NDArray[np.float64], rope: tuple[float, float, float, float]
-) -> NDArray[np.float64]:
+def silu(x: Floats) -> Floats:
+    """Return x times its sigmoid."""
+    curve: Floats = x / (1 + np.exp(-x))
+    return curve
+
+
+def scaled_frequencies(frequency: NDArray[np.float64], rope: Rope) -> NDArray[np.float64]:
     """Llama 3's rotary frequencies (transformers' rope type "llama3").
 
     Args:
@@ -357,9 +364,10 @@ def scaled_frequencies(
     return frequency * (kept + (1 - kept) / factor)
 
 
-def _softmax(x: F32) -> F32:
+def softmax(x: Floats) -> Floats:
+    """Return the shares of the last axis' exponentials."""
     shifted = np.exp(x - x.max(axis=-1, keepdims=True))
-    normal: F32 = shifted / shifted.sum(axis=-1, keepdims=True)
+    normal: Floats = shifted / shifted.sum(axis=-1, keepdims=True)
     return normal
 
 
