@@ -209,8 +209,6 @@ def test_what_cannot_be_compiled_is_refused(tmp_path: Path) -> None:
     tree = replace(request, tvm_tree=tvm_tree())
     with pytest.raises(UserError, match="no kernels in"):
         compile_llama(replace(tree, kernels=tmp_path), tmp_path / "cache")
-    with pytest.raises(UserError, match="form 'tar'"):
-        compile_llama(replace(tree, form="tar"), tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 

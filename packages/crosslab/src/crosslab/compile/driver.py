@@ -84,14 +84,12 @@ class LibraryRequest:
     tuned: Path | None = None
     stored: Mapping[str, Any] = field(default_factory=dict)
 
-    def check_choices(self) -> None:
-        """Refuse an unknown form, or a kernel folder without kernels.
+    def check_kernels(self) -> None:
+        """Refuse a kernel folder without kernels.
 
         Raises:
-            UserError: the form or the folder is wrong.
+            UserError: the folder has no kernels.
         """
-        if self.form not in ("static", "shared"):
-            raise UserError(f"unknown library form {self.form!r}", remedy="use static or shared")
         if self.kernels and not (self.kernels / "kernels.json").is_file():
             raise UserError(
                 f"no kernels in {self.kernels}",
@@ -194,7 +192,12 @@ def compile_llama(request: CompileRequest, cache: Path) -> CompiledModel:
         UserError: the tree, the pass or the kernels are missing.
         LabError: the compilation fails; the message has the last lines of its output.
     """
-    _check(request)
+    request.check_kernels()
+    if not (request.python / "tvm" / "__init__.py").is_file():
+        raise UserError(
+            f"{request.tvm_tree} is not a TVM tree: no python/tvm in it",
+            remedy="make it with: nox -s apply_patches",
+        )
     folder = cached_build(cache, "library", _key(request), lambda out: _run(request, out))
     return read_compiled(folder)
 
@@ -212,15 +215,6 @@ def read_compiled(folder: Path) -> CompiledModel:
     report = folder / "tensorized.json"
     tensorized = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else []
     return CompiledModel(folder, libraries[0], about, tensorized)
-
-
-def _check(request: CompileRequest) -> None:
-    request.check_choices()
-    if not (request.python / "tvm" / "__init__.py").is_file():
-        raise UserError(
-            f"{request.tvm_tree} is not a TVM tree: no python/tvm in it",
-            remedy="make it with: nox -s apply_patches",
-        )
 
 
 def _key(request: CompileRequest) -> str:

@@ -35,7 +35,7 @@ from crosslab.errors import LabError, UserError
 from crosslab.models import gguf_formats, gguf_params, params
 from crosslab.models.config import DEFAULT_CONTEXT, kind_of
 from crosslab.models.encoder import ENCODERS
-from crosslab.models.formats import DEFAULT_FORMAT, GGUF, MLC_FORMATS
+from crosslab.models.formats import DEFAULT_FORMAT, GGUF
 from crosslab.models.gguf_params import GgufWeights, Layout
 from crosslab.models.params import JOURNAL, resumed_shards
 from crosslab.models.weights_file import (
@@ -185,7 +185,6 @@ def convert_weight(tools: MlcTools, model: Path, quantization: str, cache: Path)
         LabError: the conversion fails; the message has the last lines of its output.
     """
     tools.check()
-    _check_quantization(quantization)
     files = weight_files(model)
     about = [_config(model), *sorted(model.glob("*.safetensors.index.json"))]
     contents = json.dumps({file.name: file.sha256 for file in files})
@@ -284,7 +283,7 @@ def compile_model(tools: MlcTools, request: MlcCompileRequest, cache: Path) -> C
         LabError: the compilation fails; the message has the last lines of its output.
     """
     tools.check()
-    _check_compile(request)
+    request.check_kernels()
     config = _config(request.model)
     about = json.dumps(request.about(), indent=2)
     parts: list[str | Path] = [about, request.form, str(request.require_tensorize), tools.key()]
@@ -320,20 +319,6 @@ def _mlc_name(quantization: str) -> str:
     In GGUF, weights that are not in blocks are float32.
     """
     return DEFAULT_FORMAT if quantization == GGUF else quantization
-
-
-def _check_compile(request: MlcCompileRequest) -> None:
-    _check_quantization(_mlc_name(request.quantization))
-    request.check_choices()
-    if request.context < 1 or request.prefill_chunk < 1:
-        raise UserError("context and prefill chunk must be at least 1 token")
-
-
-def _check_quantization(name: str) -> None:
-    if name not in MLC_FORMATS:
-        raise UserError(
-            f"unknown quantization {name!r}", remedy=f"use one of {', '.join(MLC_FORMATS)}"
-        )
 
 
 def _config(model: Path) -> Path:
