@@ -14,6 +14,9 @@ from crosslab.models.gguf_formats import FILE_TYPES, U8
 from crosslab.models.llama_params import matrices_of, param_shapes
 from crosslab.models.weights_file import save_weights
 
+# Bytes of a block before its factors.
+FACTORS = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208, "TQ2_0": 64}
+
 
 def random_rows(name: str, n: int, k: int, seed: int = 1) -> U8:
     """Random bytes [n, bytes of a row] of a format; the factors in them are finite."""
@@ -24,7 +27,8 @@ def random_rows(name: str, n: int, k: int, seed: int = 1) -> U8:
     if name == "MXFP4":
         blocks[:, 0] = blocks[:, 0] % 40 + 104
     else:
-        ends = [kind.factors + 1, kind.factors + 3][: 1 + kind.stored_as.minimums]
+        at = FACTORS.get(name, 0)
+        ends = [at + 1, at + 3][: 1 + kind.stored_as.minimums]
         blocks[:, ends] &= 0xBB  # the exponent is not the largest
         if name == "IQ4_XS":
             blocks[:, 1] &= 0x9F  # nor is that of a product with a scale
@@ -47,7 +51,8 @@ def small_rows(name: str, n: int, k: int, seed: int) -> U8:
     least = np.float16(-factor * 2 ** (f.low + f.high - 1)) if not f.scaled else factor * 16
     least = factor * np.float16(1.5) if name == "Q2_K" else least
     values = (factor, np.float16(least))[: 1 + f.minimums]
-    for place, value in zip((kind.factors, kind.factors + 2), values, strict=False):
+    at = FACTORS.get(name, 0)
+    for place, value in zip((at, at + 2), values, strict=False):
         blocks[:, place : place + 2] = np.frombuffer(value.tobytes(), np.uint8)
     return raw
 

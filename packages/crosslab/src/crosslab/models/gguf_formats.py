@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf.quants import IQ4_NL, MXFP4
 from numpy.typing import NDArray
 
 TABLE = Path(__file__).with_name("gguf_formats.toml")
@@ -229,8 +230,7 @@ def _q5_k(raw: U8) -> Taken:
 def _q6_k(raw: U8) -> Taken:
     # A half of a block is four runs of 32: low nibbles of two runs of bytes, then high nibbles.
     low = _nibbles(raw[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
-    pairs = raw[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
-    values = (low | (pairs & 3) << 4).reshape(len(raw), 256)
+    values = (low | _runs(raw[:, 128:192]) << 4).reshape(len(raw), 256)
     scales = raw[:, 192:208].view(np.int8).astype(np.int16)
     return values, _halves(raw[:, 208:])[:, 0], scales
 
@@ -261,9 +261,7 @@ def _tq2_0(raw: U8) -> Taken:
     return values, _halves(raw[:, 64:])[:, 0], np.ones((len(raw), 16), np.int16)
 
 
-_IQ4_VALUES = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int16
-)
+_IQ4_VALUES = np.array(IQ4_NL.kvalues, np.int16)
 
 
 def _iq4_nl(raw: U8) -> Taken:
@@ -281,7 +279,7 @@ def _iq4_xs(raw: U8) -> Taken:
         return values.reshape(len(raw), 256), factors.astype(np.float16), None
 
 
-_MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int16)
+_MXFP4_VALUES = np.array(MXFP4.kvalues, np.int16)
 
 
 def _mxfp4(raw: U8) -> Taken:
@@ -300,14 +298,12 @@ class FileType:
         inputs: weights of a block in a file.
         board: name of the format on a board, a key of :func:`gguf_formats`.
         read: reader of blocks [blocks, bytes].
-        factors: byte of a block at which its factors lie, as halves.
     """
 
     bytes: int
     inputs: int
     board: str
     read: Callable[[U8], Taken]
-    factors: int = 0
 
     @property
     def stored_as(self) -> GgufFormat:
@@ -325,12 +321,12 @@ FILE_TYPES: Mapping[str, FileType] = {
     "Q5_0": FileType(22, 32, "Q5_0", _simple(1, fifth=True)),
     "Q5_1": FileType(24, 32, "Q5_1", _simple(2, fifth=True)),
     "Q8_0": FileType(34, 32, "Q8_0", _q8_0),
-    "Q2_K": FileType(84, 256, "Q2_K", _q2_k, 80),
-    "Q3_K": FileType(110, 256, "Q3_K", _q3_k, 108),
+    "Q2_K": FileType(84, 256, "Q2_K", _q2_k),
+    "Q3_K": FileType(110, 256, "Q3_K", _q3_k),
     "Q4_K": FileType(144, 256, "Q4_K", _q4_k),
     "Q5_K": FileType(176, 256, "Q5_K", _q5_k),
-    "Q6_K": FileType(210, 256, "Q6_K", _q6_k, 208),
-    "TQ2_0": FileType(66, 256, "Q3_K", _tq2_0, 64),
+    "Q6_K": FileType(210, 256, "Q6_K", _q6_k),
+    "TQ2_0": FileType(66, 256, "Q3_K", _tq2_0),
     "IQ4_NL": FileType(18, 32, "Q8_0", _iq4_nl),
     "IQ4_XS": FileType(136, 256, "Q8_0", _iq4_xs),
     "MXFP4": FileType(17, 32, "Q5_0", _mxfp4),
