@@ -91,10 +91,15 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     first, last = _outer_ids(tokenizer)
     if last and not in_pieces:
         raise UnsupportedTokenizerError("it adds more to a text than first tokens")
-    texts = [*_chat_texts(tokenizer), word_pieces(tokenizer.tokenizer, last) if in_pieces else b""]
+    texts = [b"", b"", b"", word_pieces(tokenizer.tokenizer, last) if in_pieces else b""]
     if tokenizer.has_chat:
         flags |= Flag.CHAT
-        _show(tool_format(tokenizer), tokens, kinds)
+        texts[0] = str(tokenizer.settings["chat_template"]).encode()
+        calls = tool_format(tokenizer)
+        about_chat = (tokenizer.variables, calls and asdict(calls))
+        texts[1:3] = (json.dumps(each).encode() for each in about_chat)
+        if calls:
+            _show(calls, tokens, kinds)
     stop = tokenizer.stop_ids
     blob = b"".join(tokens)
     sizes = (len(tokens), len(merges), len(blob), len(stop), len(first), *map(len, texts))
@@ -107,22 +112,8 @@ def pack(tokenizer: ChatTokenizer) -> bytes:
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body
 
 
-def _chat_texts(tokenizer: ChatTokenizer) -> list[bytes]:
-    """Return the chat template, and JSON of its variables and tool calls; empty without chat."""
-    if not tokenizer.has_chat:
-        return [b"", b"", b""]
-    calls = tool_format(tokenizer)
-    about = [tokenizer.variables, asdict(calls) if calls else None]
-    return [
-        str(tokenizer.settings["chat_template"]).encode(),
-        *(json.dumps(a).encode() for a in about),
-    ]
-
-
-def _show(calls: ToolFormat | None, tokens: Sequence[bytes], kinds: list[TokenKind]) -> None:
+def _show(calls: ToolFormat, tokens: Sequence[bytes], kinds: list[TokenKind]) -> None:
     """Make the markers of tool calls part of an answer's text, by removing the flag SPECIAL."""
-    if calls is None:
-        return
     written = (calls.begin + calls.between + calls.end).encode()
     for index, token in enumerate(tokens):
         if kinds[index] & TokenKind.SPECIAL and token and token in written:

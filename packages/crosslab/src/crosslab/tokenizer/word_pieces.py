@@ -13,6 +13,7 @@ from itertools import groupby
 
 from tokenizers import Tokenizer
 
+from crosslab.tokenizer.code_points import LAST, SURROGATES
 from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 
@@ -30,7 +31,7 @@ def word_pieces(tokenizer: Tokenizer, last: Sequence[int]) -> bytes:
     if (unknown := tokenizer.token_to_id(model["unk_token"])) is None:
         raise UnsupportedTokenizerError("it has no token for unknown words")
     normal, words = tokenizer.normalizer.normalize_str, tokenizer.pre_tokenizer.pre_tokenize_str
-    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    codes = [code for code in range(LAST + 1) if code not in SURROGATES]
     changed = {code: text for code in codes if (text := normal(chr(code))) != chr(code)}
     # The normalizer puts blanks around Chinese characters.
     apart = {code for code, text in changed.items() if text == f" {chr(code)} "}

@@ -23,7 +23,7 @@ class WordRule:
         name: name of the rule.
         number: the runner's number of the rule.
         gguf: names of the rule in GGUF files.
-        pre_tokenizer: the rule in the form of ``tokenizer.json``, without ``trim_offsets``.
+        pre_tokenizer: the rule in the form of ``tokenizer.json``; ``trim_offsets`` is true.
     """
 
     name: str
@@ -34,7 +34,7 @@ class WordRule:
     def build(self) -> pre_tokenizers.PreTokenizer:
         """Build the rule as a pre-tokenizer of the tokenizers library."""
         whole = json.loads(Tokenizer(models.BPE()).to_str())
-        whole["pre_tokenizer"] = _with_offsets(self.pre_tokenizer)
+        whole["pre_tokenizer"] = self.pre_tokenizer
         rule: pre_tokenizers.PreTokenizer = Tokenizer.from_str(json.dumps(whole)).pre_tokenizer
         return rule
 
@@ -63,24 +63,19 @@ def _cutting(cuts: list[str]) -> dict[str, Any]:
         for cut in cuts
         if cut != "gpt2"
     ]
-    steps.append({"type": "ByteLevel", "add_prefix_space": False, "use_regex": "gpt2" in cuts})
+    last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    steps.append({**last, "use_regex": "gpt2" in cuts})
     return steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
 
 
 def rule_of(pre_tokenizer: Any) -> WordRule | None:
     """Return the rule that equals a ``pre_tokenizer`` except for ``trim_offsets``, or None."""
-    plain = _without_offsets(pre_tokenizer)
+    plain = _trimmed(pre_tokenizer)
     return next((rule for rule in word_rules() if rule.pre_tokenizer == plain), None)
 
 
-def _without_offsets(value: Any) -> Any:
+def _trimmed(value: Any) -> Any:
+    """Return a ``pre_tokenizer`` with every ``trim_offsets`` set."""
     if isinstance(value, dict):
-        return {k: _without_offsets(v) for k, v in value.items() if k != "trim_offsets"}
-    return [_without_offsets(item) for item in value] if isinstance(value, list) else value
-
-
-def _with_offsets(value: dict[str, Any]) -> dict[str, Any]:
-    """Add ``trim_offsets``, which the library requires."""
-    if value["type"] == "Sequence":
-        return {**value, "pretokenizers": [_with_offsets(v) for v in value["pretokenizers"]]}
-    return {**value, "trim_offsets": True} if value["type"] == "ByteLevel" else value
+        return {k: k == "trim_offsets" or _trimmed(v) for k, v in value.items()}
+    return [_trimmed(item) for item in value] if isinstance(value, list) else value
