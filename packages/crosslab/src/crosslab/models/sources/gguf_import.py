@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, ReaderTensor, dequantize
-from numpy.typing import NDArray
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
@@ -117,7 +116,10 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
         config["rope_scaling"] = rope_scaling(config, floats_of(factors, source.name))
     named = _published(file, tensors, family)
     stay = {name for name, t in named.items() if blocks and _stays(t) and family.keeps_rows(name)}
-    weights = ((name, _values(t, source.name, blocks=name in stay)) for name, t in named.items())
+    weights = (
+        (name, np.ascontiguousarray(t.data) if name in stay else floats_of(t, source.name))
+        for name, t in named.items()
+    )
     save_weights(family.published_weights(weights, file), folder, metadata={"format": "pt"})
     special = {
         name: fields[field]
@@ -194,11 +196,6 @@ def _published(
 def _stays(tensor: ReaderTensor) -> bool:
     """True if kernels can read a tensor in blocks: matrices of a supported type."""
     return len(tensor.shape) in (2, 3) and stays_in_blocks(tensor.tensor_type.name, tensor.data)
-
-
-def _values(tensor: ReaderTensor, file: str, *, blocks: bool) -> NDArray[Any]:
-    """Return a tensor: with ``blocks``, its bytes [..., rows, bytes]; else float32."""
-    return np.ascontiguousarray(tensor.data) if blocks else floats_of(tensor, file)
 
 
 def floats_of(tensor: ReaderTensor, file: str) -> F32:

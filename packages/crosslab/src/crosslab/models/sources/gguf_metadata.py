@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -121,12 +121,6 @@ def used_in(expression: str, *, optional: bool = True) -> tuple[str, ...]:
 
 
 def _dotted(node: nodes.Node) -> str:
-    return ".".join(reversed(list(_parts(node))))
-
-
-def _parts(node: nodes.Node) -> Iterator[str]:
-    while isinstance(node, nodes.Getattr):
-        yield node.attr
-        node = node.node
-    if isinstance(node, nodes.Name):
-        yield node.name
+    if isinstance(node, nodes.Getattr):
+        return f"{_dotted(node.node)}.{node.attr}"
+    return node.name if isinstance(node, nodes.Name) else ""
