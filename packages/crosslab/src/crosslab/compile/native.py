@@ -55,6 +55,11 @@ class NativeModel:
         sizes = (1, max_seq, chunk, PAGE, 0)
         create = self.vm["create_tir_paged_kv_cache"]
         self.cache: Any = create(*(ShapeTuple([size]) for size in sizes))
+        self.restart()
+
+    def restart(self) -> None:
+        """Empty the cache and begin a new sequence."""
+        self._builtin("clear")
         self._builtin("add_sequence", SEQUENCE)
 
     def _builtin(self, name: str, *arguments: object) -> None:

@@ -21,16 +21,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from crosslab.compile.native import SEQUENCE, NativeModel
-
-
-class Contender(NativeModel):
-    """A model library whose cache can be emptied."""
-
-    def restart(self) -> None:
-        """Empty the cache and begin a new sequence."""
-        self._builtin("clear")
-        self._builtin("add_sequence", SEQUENCE)
+from crosslab.compile.native import NativeModel
 
 
 def run(spec: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +29,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     prompt, steps = spec["prompt"], spec["decode"]
     max_seq = len(prompt) + steps + 1
     models = {
-        name: Contender(Path(path), Path(spec["params"]), max_seq, len(prompt))
+        name: NativeModel(Path(path), Path(spec["params"]), max_seq, len(prompt))
         for name, path in spec["libraries"].items()
     }
     set_threads = tvm.get_global_func("runtime.config_threadpool")
@@ -66,7 +57,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "deviation": deviation}
 
 
-def _turn(model: Contender, prompt: list[int], steps: int) -> tuple[Any, dict[str, float]]:
+def _turn(model: NativeModel, prompt: list[int], steps: int) -> tuple[Any, dict[str, float]]:
     model.restart()
     start = time.perf_counter()
     row = model.read(prompt)
