@@ -115,8 +115,8 @@ def smoothing(
     factors: dict[str, list[F32]] = defaultdict(lambda: [unit, unit])
     for layer in range(config.layers):
         prefix = f"model.layers.{layer}"
-        for norm, linear in {**_NORMS, "input_layernorm": model.qkv}.items():
-            name = f"{prefix}.{linear}.weight"
+        for norm, linear in _NORMS.items():
+            name = model.named(layer, f"{linear}.weight")
             factors[name][1] = _factors(values[name], weights[name])
             factors[f"{prefix}.{norm}.weight"][0] = np.reciprocal(factors[name][1])
         name = f"{prefix}.mlp.down_proj.weight"

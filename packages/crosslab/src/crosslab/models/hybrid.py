@@ -121,7 +121,6 @@ class ReferenceHybrid(ReferenceLlama):
         super().__post_init__()
         assert isinstance(self.config, HybridConfig)
         self.hybrid = c = self.config
-        self.qkv = "self_attn.c_attn"
         kinds = ("linear_attn.out_proj", "self_attn.o_proj")
         self.outputs = [kinds[c.is_full(layer)] for layer in range(c.layers)]
         channels = 2 * c.key_heads * c.key_dim + c.value_heads * c.value_dim
@@ -169,7 +168,7 @@ class ReferenceHybrid(ReferenceLlama):
 
     def _gated(self, layer: int, x: F32) -> F32:
         c, rows = self.config, len(x)
-        heads = self._linear(x, layer, self.qkv).reshape(rows, -1, c.head_dim)
+        heads = self._linear(x, layer, "self_attn.qkv_proj").reshape(rows, -1, c.head_dim)
         both, k, v = np.split(heads, [2 * c.heads, 2 * c.heads + c.kv_heads], axis=1)
         q, gate = np.split(both.reshape(rows, c.heads, -1), 2, axis=-1)
         q, k = (

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from crosslab.errors import UserError
 from crosslab.models.config import LlamaConfig, Rope
+from crosslab.models.llama_params import other_name
 from crosslab.models.roundings import GROUP, Roundings
 from crosslab.models.weights_file import F32
 
@@ -32,10 +33,8 @@ RoundingBlocks = Mapping[str, Sequence[tuple[int, int]]]
 Floats = NDArray[Any]
 """float32, or float64, in which results are then computed."""
 
-
-# Names of a mixture's parameters.
-_MIXTURE = "mlp.gate", "mlp.moe_gate_up_proj", "mlp.moe_down_proj"
-_MIXTRAL = "moe.gate", "moe.e1_e3", "moe.e2"
+# Parts of the names of a mixture's parameters.
+_MIXTURE = ".mlp.gate.", ".mlp.moe_", ".moe."
 
 
 @dataclass(frozen=True)
@@ -84,19 +83,12 @@ class ReferenceLlama:
     rounding: Roundings = field(default_factory=Roundings)
     product: Product | None = None
     attend: Attend | None = None
-    qkv: str = field(init=False)
-    gate: str = field(init=False)
-    experts: list[str] = field(init=False)
+    names: frozenset[str] = field(init=False)
     # Name of the product after the attention of each layer.
     outputs: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        # MLC-LLM has two names for the layer of queries, keys and values.
-        fused = "model.layers.0.self_attn.c_attn.weight" in self.params
-        self.qkv = "self_attn.c_attn" if fused else "self_attn.qkv_proj"
-        # And for those of Mixtral's experts.
-        apart = "model.layers.0.moe.gate.weight" in self.params
-        self.gate, *self.experts = _MIXTRAL if apart else _MIXTURE
+        self.names = frozenset(self.params)
         self.outputs = ["self_attn.o_proj"] * self.config.layers
         shape = (0, self.config.kv_heads, self.config.head_dim)
         self.keys = [np.zeros(shape, np.float32) for _ in range(self.config.layers)]
@@ -187,16 +179,20 @@ class ReferenceLlama:
         if self.blocks:
             return self.int8 and name in self.blocks
         # MLC-LLM keeps the gate in float32, and experts in an order that no int8 kernel reads.
-        mixture = (self.gate, *self.experts) if self.config.experts else ()
-        return self.int8 and not any(part in name for part in mixture)
+        return self.int8 and not any(part in name for part in _MIXTURE)
 
     def _norm(self, x: F32, name: str) -> F32:
         mean = np.mean(np.square(x), axis=-1, keepdims=True)
         scaled: F32 = x / np.sqrt(mean + np.float32(self.config.eps))
         return scaled * self.params[f"{name}.weight"]
 
+    def named(self, layer: int, part: str) -> str:
+        """Return the name of a layer's parameter, for which MLC-LLM's families have two names."""
+        name = f"model.layers.{layer}.{part}"
+        return name if name in self.names else other_name(name)
+
     def _linear(self, x: F32, layer: int, name: str) -> F32:
-        return self._product(x, f"model.layers.{layer}.{name}.weight")
+        return self._product(x, self.named(layer, f"{name}.weight"))
 
     def _feed_forward(self, layer: int, x: F32) -> F32:
         if self.config.experts:
@@ -210,23 +206,23 @@ class ReferenceLlama:
 
         Rows are computed in the order of the experts, as compiled models do.
         """
-        scores = softmax(self._linear(x, layer, self.gate))
+        scores = softmax(self._linear(x, layer, "mlp.gate"))
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, : self.config.chosen]
         weights = np.take_along_axis(scores, chosen, axis=1)
         if self.config.shares:
             weights = weights / weights.sum(axis=1, keepdims=True)
         order = np.argsort(chosen.reshape(-1), kind="stable")
         experts, tokens = chosen.reshape(-1)[order], order // self.config.chosen
-        gate_up, down = self.experts
-        gate, up = np.split(self._of_experts(x[tokens], experts, layer, gate_up), 2, axis=-1)
+        both = self._of_experts(x[tokens], experts, layer, "mlp.moe_gate_up_proj")
+        gate, up = np.split(both, 2, axis=-1)
         gated = silu(gate) * up * weights.reshape(-1)[order, None]
         out = np.zeros_like(x)
-        np.add.at(out, tokens, self._of_experts(gated, experts, layer, down))
+        np.add.at(out, tokens, self._of_experts(gated, experts, layer, "mlp.moe_down_proj"))
         return out
 
     def _of_experts(self, x: F32, experts: NDArray[np.int64], layer: int, name: str) -> F32:
         """Multiply each row of x by the weights of its expert."""
-        param = f"model.layers.{layer}.{name}.weight"
+        param = self.named(layer, f"{name}.weight")
         weight = self.params[param]
         used = np.unique(experts)
 
@@ -241,9 +237,9 @@ class ReferenceLlama:
     def _attention(self, layer: int, x: F32) -> F32:
         """Return the attention output [rows, heads * head_dim], before the output product."""
         c, rows = self.config, len(x)
-        qkv = self._linear(x, layer, self.qkv)
+        qkv = self._linear(x, layer, "self_attn.qkv_proj")
         if self.config.qkv_bias:
-            qkv = qkv + self.params[f"model.layers.{layer}.{self.qkv}.bias"]
+            qkv = qkv + self.params[self.named(layer, "self_attn.qkv_proj.bias")]
         qkv = qkv.reshape(rows, -1, c.head_dim)
         q, k, v = np.split(qkv, [c.heads, c.heads + c.kv_heads], axis=1)
         if self.config.qk_norm:
