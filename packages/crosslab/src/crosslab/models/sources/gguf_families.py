@@ -123,12 +123,16 @@ class GgufFamily:
         for name, values in weights:
             try:
                 changed = self._changed(name, values, file)
+                names = names_of(name, len(changed))
+                pieces = [changed] if names == [name] else changed
+                for part, piece in zip(names, pieces, strict=True):
+                    yield from self._joined(part, piece, waiting, file)
             except (ValueError, np.exceptions.AxisError) as error:
-                raise _misfit(name, values, file) from error
-            names = names_of(name, len(changed))
-            pieces = [changed] if names == [name] else changed
-            for part, piece in zip(names, pieces, strict=True):
-                yield from self._joined(part, piece, waiting, file)
+                raise UserError(
+                    f"{file.file}: {name} has the shape {values.shape}, which does not fit the "
+                    "file's fields",
+                    remedy="download the file again, and compare its sha256 with its publisher's",
+                ) from error
 
     def _joined(
         self, name: str, values: NDArray[Any], waiting: dict[str, NDArray[Any]], file: Metadata
@@ -139,11 +143,7 @@ class GgufFamily:
                 waiting[name] = values
                 names = [name.replace(part, other) for other in parts]
                 if all(other in waiting for other in names):
-                    pieces = [waiting.pop(other) for other in names]
-                    try:
-                        joined = fused(pieces, file[self.groups])
-                    except ValueError as error:
-                        raise _misfit(name, values, file) from error
+                    joined = fused([waiting.pop(other) for other in names], file[self.groups])
                     yield self.published_name(name.replace(part, whole)), joined
                 return
         yield self.published_name(name), values
@@ -184,13 +184,6 @@ def names_of(name: str, experts: int) -> list[str]:
     if _EXPERTS not in name:
         return [name]
     return [name.replace(_EXPERTS, f"{_EXPERTS}{expert}.") for expert in range(experts)]
-
-
-def _misfit(name: str, values: NDArray[Any], file: Metadata) -> UserError:
-    return UserError(
-        f"{file.file}: {name} has the shape {values.shape}, which does not fit the file's fields",
-        remedy="download the file again, and compare its sha256 with its publisher's",
-    )
 
 
 def swapped(
