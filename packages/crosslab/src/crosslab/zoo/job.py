@@ -29,6 +29,7 @@ from crosslab.errors import LabError
 from crosslab.host.cost import cost_of, kept_cost
 from crosslab.host.toolchain import find_cross
 from crosslab.models.compare import compare
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.families import Family, chosen
 from crosslab.models.params import read_index
 from crosslab.run.emulator import GuestMachine, run_guest
@@ -43,6 +44,7 @@ from crosslab.zoo.outcome import (
 )
 from crosslab.zoo.reference import NEW, PICTURE, PROMPT, FamilyQuestion, as_answer, ask
 from crosslab.zoo.weights import USUAL
+from groundwork.errors import USER_MISTAKE
 from groundwork.files import atomic_write_json
 from groundwork.hashing import digest
 
@@ -129,56 +131,48 @@ def _fault(spec: Spec, ours: FamilyStatus) -> Fault:
 
 
 def _attempt(spec: Spec, *, ours: bool) -> FamilyOutcome:
-    fields, weights = spec.key._asdict(), spec.recipe.weights
+    weights = spec.recipe.weights
+    outcome = FamilyOutcome(**spec.key._asdict(), outcome=FamilyStatus.NO_REFERENCE)
     try:
         packing = weights.packing or USUAL
         new, length = (REAL_NEW, REAL_PROMPT) if spec.layers else (NEW, PROMPT)
         question = ask(spec.definition, spec.models or spec.cache, packing, new, length)
-    except LabError as error:
-        if error.exit_code == 2:
-            raise
-        return FamilyOutcome(
-            **fields, outcome=FamilyStatus.NO_REFERENCE, reason=first_reason(error.what)
-        )
-    try:
+        outcome = replace(outcome, outcome=FamilyStatus.NOT_COMPILED)
         recipe = recipe_of(spec, question.model, ours=ours)
         library, compiled = cost_of(lambda: compile_library(recipe, spec.cache))
         params, converted = cost_of(lambda: store_params(recipe, spec.cache))
-    except LabError as error:
-        return FamilyOutcome(
-            **fields, outcome=FamilyStatus.NOT_COMPILED, reason=first_reason(error.what)
+        if ours and spec.work:
+            name = f"{spec.family}-{weights.name}.{WORK_FILE}"
+            shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
+        tensorized, total, plain = count_products(library.tensorized)
+        outcome = replace(
+            outcome,
+            outcome=FamilyStatus.NOT_RUN,
+            tensorized=tensorized,
+            total=total,
+            plain=plain,
+            schedules=Schedules.read(library.folder).told if recipe.tuned else "",
         )
-    if ours and spec.work:
-        name = f"{spec.family}-{weights.name}.{WORK_FILE}"
-        shutil.copyfile(library.folder / WORK_FILE, spec.work / name)
-    tensorized, total, plain = count_products(library.tensorized)
-    right = FamilyOutcome(
-        **fields,
-        outcome=FamilyStatus.RIGHT,
-        tensorized=tensorized,
-        total=total,
-        plain=plain,
-        schedules=Schedules.read(library.folder).told if recipe.tuned else "",
-    )
-    if spec.layers:
-        right = replace(
-            right,
-            largest=max(stored.nbytes for stored in read_index(params).values()),
-            converted=kept_cost(params, converted),
-            compiled=kept_cost(library.folder, compiled),
-        )
-    try:
+        if spec.layers:
+            outcome = replace(
+                outcome,
+                largest=max(stored.nbytes for stored in read_index(params).values()),
+                converted=kept_cost(params, converted),
+                compiled=kept_cost(library.folder, compiled),
+            )
         tokens, logits = answer(spec, question, recipe, params)
     except LabError as error:
-        return replace(right, outcome=FamilyStatus.NOT_RUN, reason=first_reason(error.what))
+        if outcome.outcome is FamilyStatus.NO_REFERENCE and error.exit_code == USER_MISTAKE:
+            raise
+        return replace(outcome, reason=first_reason(error.what))
     bound = error_bound(weights.name)
     verdict = compare(tokens, logits, question.answer, bound)
-    right = replace(right, max_logit_error=verdict.logit_error)
+    outcome = replace(outcome, max_logit_error=verdict.logit_error)
     # Tokens may differ: their logits are within the bound.
     if verdict.within:
-        return right
+        return replace(outcome, outcome=FamilyStatus.RIGHT)
     reason = f"logits differ by {verdict.logit_error:.2g} of the largest, more than {bound:g}"
-    return replace(right, outcome=FamilyStatus.WRONG, reason=reason)
+    return replace(outcome, outcome=FamilyStatus.WRONG, reason=reason)
 
 
 def recipe_of(spec: Spec, model: Path, *, ours: bool = True) -> Recipe:
@@ -226,6 +220,8 @@ def answer(
         tokens, and logits [tokens, vocab] float32; see :func:`as_answer`.
     """
     program, vlen = build_runner(recipe, spec.cache).program, recipe.vlens[0]
+    family = spec.definition
+    encodes = family.kind in ENCODERS
     prompt = ",".join(map(str, question.prompt))
     new, words = question.answer.logits.shape
     # The second of two calls attends to the first one's cached tokens.
@@ -233,10 +229,10 @@ def answer(
 
     def make(folder: Path) -> None:
         arguments = ["--params", str(params), "--tokens", prompt, "--json", "--roi", "none"]
-        if not question.encodes:
+        if not encodes:
             arguments += ["--prefill-chunk", chunk, "--max-new", str(new)]
             arguments += ["--vocab", str(words), "--logits", str(folder / ANSWER_LOGITS)]
-        if question.sees:
+        if family.sees:
             arguments += ["--picture", str(question.model / PICTURE)]
         machine = GuestMachine(vlen=vlen, timeout=RUN_SECONDS, zvfh=recipe.zvfh)
         result = run_guest(program, arguments, machine)
@@ -245,7 +241,7 @@ def answer(
     key = digest(program.parent.name, params.name, prompt, chunk, str(vlen), str(new))
     folder = cached_build(spec.cache, "zoo-answer", key, make)
     told = json.loads((folder / ANSWER_TOKENS).read_text(encoding="utf-8"))
-    if question.encodes:
+    if encodes:
         return as_answer(np.asarray(told["vectors"][0], np.float32))
     tokens = tuple(told["tokens"])
     rows = np.fromfile(folder / ANSWER_LOGITS, np.float32).reshape(len(tokens), -1)

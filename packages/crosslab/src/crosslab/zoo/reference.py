@@ -39,7 +39,7 @@ NEW = 8
 CANDIDATES = 4
 CLEAR = 0.01
 ANSWER = "reference.npz"
-PICTURE = "picture.png"
+PICTURE = "picture.png"  # beside the model, if it sees
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,15 @@ class FamilyQuestion:
     Attributes:
         model: folder with ``config.json`` and ``model.safetensors``, as in published models.
         prompt: token ids.
-        answer: tokens and logits of the reference.
+        answer: tokens and logits of the reference; of a BERT as of :func:`as_answer`.
         margin: smallest difference of a chosen token's logit to the next one, divided by the
             largest logit.
-        encodes: the answer is a vector of the prompt, see :func:`as_answer`.
-        sees: the prompt has a picture, the file ``PICTURE`` beside the model.
     """
 
     model: Path
     prompt: tuple[int, ...]
     answer: Answer
     margin: float
-    encodes: bool = False
-    sees: bool = False
 
 
 def need_packages() -> None:
@@ -112,8 +108,7 @@ def ask(
         tokens = tuple(int(token) for token in stored["tokens"])
         answer = Answer(tokens, stored["logits"])
         prompt, margin = tuple(map(int, stored["prompt"])), float(stored["margin"])
-        kinds = family.kind in ENCODERS, family.sees
-        return FamilyQuestion(folder, prompt, answer, margin, *kinds)
+        return FamilyQuestion(folder, prompt, answer, margin)
 
 
 def as_answer(vector: F32) -> tuple[tuple[int, ...], F32]:
