@@ -14,7 +14,7 @@ from support import shared_builds
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import find_qemu, require_qemu
 from crosslab.run import counter
-from crosslab.run.counter import count_guest, count_guest_once, run_counted
+from crosslab.run.counter import count_guest, run_counted
 from crosslab.run.emulator import GuestMachine, run_guest
 from crosslab.run.measurement import Counts, LineTraffic, Measurement
 from crosslab.run.symbols import UNNAMED, Symbols
@@ -352,9 +352,7 @@ def test_counts_of_an_equal_run_are_reused(tmp_path: Path, monkeypatch: pytest.M
 
     def count(*words: str) -> tuple[str, Measurement]:
         machine = GuestMachine(timeout=60)
-        return count_guest_once(
-            program, words, machine, tmp_path / "cache", inputs=read, cwd=tmp_path
-        )
+        return count_guest(program, words, machine, tmp_path / "cache", inputs=read, cwd=tmp_path)
 
     assert count() == count()
     assert count()[1].region.insns == 1
@@ -381,8 +379,8 @@ def test_where_nothing_can_be_counted_the_guest_runs_all_the_same(
     (tmp_path / "apt.conf").write_text(settings)
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
     program, cache = assemble(tmp_path, "nop"), tmp_path / "cache"
-    result, counted = run_counted(program, [], GuestMachine(timeout=60), cache)
-    assert (result.stdout, counted) == ("", None)
+    output, counted = run_counted(program, [], GuestMachine(timeout=60), cache)
+    assert (output, counted) == ("", None)
     assert "not counted: " in capsys.readouterr().err
     with pytest.raises(UserError, match=r"without plugins.* apt has no archive") as caught:
         count_guest(program, [], GuestMachine(timeout=60), cache)

@@ -116,8 +116,8 @@ def ask(
         arguments = ["--params", str(params), "--tokens", ",".join(map(str, prompt))]
         arguments += ["--max-new", str(steps), "--vocab", str(vocab)]
         arguments += ["--logits", str(logits), "--json"]
-        result, counted = run_counted(runner, arguments, machine, cache)
-        answer = read_answer(result.stdout, logits, counted)
+        output, counted = run_counted(runner, arguments, machine, cache)
+        answer = read_answer(output, logits, counted)
     names = {"prefill": len(prompt), "decode": steps - 1}
     phases = count_phases(counted, len(answer.prefill_seconds), names, core)
     return CountedAnswer(answer.tokens, answer.logits, phases)

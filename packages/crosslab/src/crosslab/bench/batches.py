@@ -114,8 +114,8 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
         for option, prompt in zip(("--tokens", *["--beside"] * len(texts)), texts, strict=False):
             words += [option, ",".join(map(str, prompt))]
         machine = GuestMachine(vlen, bench.threads, timeout=DAY, zvfh=recipe.zvfh)
-        result, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
-        answer = json.loads(result.stdout)
+        output, measured = count_guest(runner.program, words, machine, bench.cache, cwd=params)
+        answer = json.loads(output)
         return [answer["tokens"], *answer["beside"]], measured
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

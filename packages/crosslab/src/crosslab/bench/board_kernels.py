@@ -124,8 +124,8 @@ def _program(cache: Path) -> Path:
 def _count(program: Path, core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
     """Yield name, cycles, and multiply-adds or elements, of llama.cpp's kernels."""
     machine = GuestMachine(vlen=core.vlen, zvfh=True)
-    result, measured = count_guest(program, [], machine, cache)
-    lines = [line.rpartition(",") for line in result.stdout.splitlines()]
+    output, measured = count_guest(program, [], machine, cache)
+    lines = [line.rpartition(",") for line in output.splitlines()]
     if len(lines) != len(measured.regions):
         raise LabError(f"{program.name} names {len(lines)} of {len(measured.regions)} kernels")
     for region, (name, _, work) in enumerate(lines):

@@ -263,10 +263,10 @@ def _count(subject: Subject, run: Run) -> tuple[int, Measurement]:
     arguments += ["--max-new", str(bench.decode), "--roi-depth", str(bench.depth)]
     machine = GuestMachine(run.vlen, bench.threads, timeout=DAY, zvfh=run.recipe.zvfh)
     program = run.runner.program
-    result, measured = count_guest(
+    answer, measured = count_guest(
         program, arguments, machine, bench.cache, cwd=run.params, caches=bench.cache_option
     )
     try:
-        return len(json.loads(result.stdout)["prefill_seconds"]), measured
+        return len(json.loads(answer)["prefill_seconds"]), measured
     except (ValueError, KeyError) as error:
-        raise LabError(f"the runner's answer cannot be read: {result.stdout[:200]!r}") from error
+        raise LabError(f"the runner's answer cannot be read: {answer[:200]!r}") from error

@@ -389,8 +389,8 @@ def run_model(job: Job, question: Question, runner: Path, vlen: int, clock: Cloc
         if question.sees:
             write_png(sample_picture(), picture := Path(scratch) / "picture.png")
             arguments += ["--picture", str(picture)]
-        result, counted = run_counted(runner, arguments, machine, job.cache)
-        found = read_answer(result.stdout, logits, counted)
+        answer, counted = run_counted(runner, arguments, machine, job.cache)
+        found = read_answer(answer, logits, counted)
         return replace(found, record=record.read_bytes()) if record.exists() else found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
 from crosslab.peers.llama_cpp_build import NAME
-from crosslab.run.counter import count_guest_once
+from crosslab.run.counter import count_guest
 from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Measurement, PhaseRegions
 from groundwork.hashing import digest
@@ -108,7 +108,7 @@ def run_llama_cpp(
     words += [str(depth), CACHE] if depth else []
     inputs = model.parent if depth else model
     machine = GuestMachine(vlen=vlen, timeout=DAY, zvfh=True)
-    answer, measured = count_guest_once(
+    answer, measured = count_guest(
         program, words, machine, cache, inputs=inputs, cwd=model.parent, caches=caches
     )
     try:

@@ -111,8 +111,8 @@ def run_openblas(
     """
     words = [order, *(str(size) for product in products for size in product)]
     machine = GuestMachine(vlen=vlen, environment={"OPENBLAS_NUM_THREADS": "1"})
-    result, measured = count_guest(program, words, machine, cache)
+    answer, measured = count_guest(program, words, machine, cache)
     try:
-        return str(json.loads(result.stdout)["kernels"]), measured
+        return str(json.loads(answer)["kernels"]), measured
     except (ValueError, KeyError) as error:
-        raise LabError(f"the answer of {NAME} cannot be read: {result.stdout[:200]!r}") from error
+        raise LabError(f"the answer of {NAME} cannot be read: {answer[:200]!r}") from error
