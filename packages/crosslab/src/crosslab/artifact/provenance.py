@@ -18,12 +18,14 @@ from crosslab.artifact.packages import build_packages
 from crosslab.artifact.sbom import Part
 from crosslab.assemble import libraries, link
 from crosslab.assemble.kernels import COMMON_FLAGS, KernelTarget, compiler_for
+from crosslab.assemble.pinned_archive import read_archive
 from crosslab.assemble.runtime import ffi_root
 from crosslab.compile.targets import LabTarget
 from crosslab.host.toolchain import CompilerKind, Toolchain, output_of, sysroot_parts
 from crosslab.json_table import read_applied
 from crosslab.models.sources.model_folder import ModelOrigin
 from crosslab.models.sources.pins import LOCK_NAME
+from crosslab.project import PROJECT
 from groundwork.hashing import sha256_by_path, sha256_of
 
 PYTHON_LOCK = "uv.lock"
@@ -316,14 +318,16 @@ def _carried(library: str, name: str, repository: str, tag: str, file: str) -> P
     """Return the component of a library in llama.cpp's archive, known by one of its files."""
     pin = libraries.read_library(library)
     purl = f"pkg:github/{repository}@{tag}{pin.version}"
-    return Part(name, pin.version, pin.licence, shipped=True, purl=purl, sha256=pin.files[file])
+    return Part(name, pin.version, pin.license, shipped=True, purl=purl, sha256=pin.files[file])
 
 
 def _archive(library: str) -> Part:
     """Return the component of a library whose archive is pinned; XGrammar's includes picojson."""
-    archive, licence = libraries.archive_of(library)
+    archive = read_archive(PROJECT, library, "libraries")
     purl = f"pkg:pypi/{archive.package}@{archive.version}"
-    return Part(library, archive.version, licence, shipped=True, purl=purl, sha256=archive.sha256)
+    return Part(
+        library, archive.version, archive.license, shipped=True, purl=purl, sha256=archive.sha256
+    )
 
 
 def _built_only(part: Part) -> Part:

@@ -10,19 +10,17 @@ compiles them.
 from __future__ import annotations
 
 import importlib.util
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from crosslab.assemble.cmake import Configuration, build_objects, project_digest
-from crosslab.assemble.pinned_archive import PinnedArchive, read_archive, unpack
+from crosslab.assemble.pinned_archive import LLAMA_CPP, PinnedArchive, read_archive, unpack
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError, UserError
+from crosslab.errors import UserError
 from crosslab.host.toolchain import Toolchain
 from crosslab.models.sources.pins import read_pinned
 from crosslab.project import PROJECT
@@ -34,7 +32,6 @@ STB = "stb"
 XGRAMMAR = "xgrammar"
 JSONCONS = "jsoncons"
 _CARRIED = "vendor/llama.cpp"  # llama.cpp's own tree in its archive
-_VERSION = re.compile(r'^#define CPPHTTPLIB_VERSION "([^"]+)"$', re.MULTILINE)
 # Their objects are needed by any runner, and by the server alone.
 TEMPLATES, OF_SERVER = (JINJA,), ("httplib", XGRAMMAR)
 # Parts of the source distributions that carry a library whole.
@@ -51,13 +48,13 @@ class PinnedLibrary:
 
     Attributes:
         version: its version.
-        licence: SPDX expression.
+        license: SPDX expression.
         folder: its path in the archive.
         files: name of each file that is used to its sha256.
     """
 
     version: str
-    licence: str
+    license: str
     folder: str
     files: Mapping[str, str]
 
@@ -68,12 +65,27 @@ def read_library(name: str) -> PinnedLibrary:
     Raises:
         UserError: the lock has no such pin.
     """
+    return read_pinned(PROJECT, "libraries", name, lambda entry: PinnedLibrary(**entry))
 
-    def made(entry: dict[str, Any]) -> PinnedLibrary:
-        fields = {name: entry[name] for name in ("version", "folder", "files")}
-        return PinnedLibrary(licence=entry["license"], **fields)
 
-    return read_pinned(PROJECT, "libraries", name, made)
+def _unpacked(
+    source: PinnedArchive,
+    parts: Sequence[str],
+    cache: Path,
+    name: str,
+    key: str,
+    known: Mapping[str, str] | None = None,
+) -> Path:
+    """Return the cached folder with parts of an archive's tree; see :func:`cached_build`."""
+
+    def make(out: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="source-") as at:
+            tree = unpack(source, parts, Path(at))
+            for part in parts:
+                (out / part).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(tree / part, out / part)
+
+    return cached_build(cache, f"source-{name}", key, make, known=known)
 
 
 def llama_cpp_sources(cache: Path) -> Path:
@@ -83,32 +95,30 @@ def llama_cpp_sources(cache: Path) -> Path:
         UserError: a library is not pinned.
         LabError: the archive cannot be had, or does not hold the pinned files.
     """
-    libraries = [read_library(name) for name in (HTTPLIB, JINJA, STB)]
     source = read_archive(PROJECT)
     known = {
         f"{_CARRIED}/{library.folder}/{file}": sha256
-        for library in libraries
+        for library in map(read_library, (HTTPLIB, JINJA, STB))
         for file, sha256 in library.files.items()
     }
-    licence = f"{_CARRIED}/LICENSE"
-
-    def make(out: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="source-") as at:
-            tree = unpack(source, [*known, licence], Path(at))
-            for file in (*known, licence):
-                (out / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(tree / file, out / file)
-        found = _VERSION.findall((_httplib_of(out) / "httplib.h").read_text(encoding="utf-8"))
-        if found != [read_library(HTTPLIB).version]:
-            raise LabError(f"{source.file} carries {HTTPLIB} {found}")
-
-    return cached_build(
-        cache, "source-llama.cpp", digest(source.sha256, *known.values()), make, known=known
-    )
+    parts, key = (*known, f"{_CARRIED}/LICENSE"), digest(source.sha256, *known.values())
+    return _unpacked(source, parts, cache, LLAMA_CPP, key, known=known)
 
 
 def _httplib_of(llama_cpp: Path) -> Path:
     return llama_cpp / _CARRIED / read_library(HTTPLIB).folder
+
+
+def package_folder(module: str, package: str) -> Path:
+    """Return the folder of an installed Python module.
+
+    Raises:
+        UserError: its package is not installed.
+    """
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise UserError(f"the Python package {package} is not installed")
+    return Path(spec.origin).parent
 
 
 def json_headers() -> Path:
@@ -117,24 +127,22 @@ def json_headers() -> Path:
     Raises:
         UserError: the package is not installed.
     """
-    spec = importlib.util.find_spec("nlohmann_json")
-    if spec is None or spec.origin is None:
-        raise UserError("the Python package nlohmann-json is not installed")
-    return Path(spec.origin).parent / "include"
+    return package_folder("nlohmann_json", "nlohmann-json") / "include"
 
 
 def licences(cache: Path) -> dict[str, Path]:
     """Return the libraries' licence texts, by their paths in an artefact.
 
     Raises:
-        UserError: nlohmann-json's package is not installed, or has no licence.
+        UserError: a library is not pinned.
         LabError: an archive cannot be had.
     """
+    of_json = (f for f in metadata.files("nlohmann-json") or () if f.name == "LICENSE")
     llama_cpp = llama_cpp_sources(cache)
     xgrammar, jsoncons = (archive_sources(name, cache) for name in (XGRAMMAR, JSONCONS))
     return {
         "licenses/cpp-httplib/LICENSE": _httplib_of(llama_cpp) / "LICENSE",
-        "licenses/nlohmann-json/LICENSE": _json_licence(),
+        "licenses/nlohmann-json/LICENSE": Path(str(next(of_json).locate())),
         "licenses/llama.cpp/LICENSE": llama_cpp / _CARRIED / "LICENSE",
         "licenses/xgrammar/LICENSE": xgrammar / "LICENSE",
         # Their licences are comments in them.
@@ -144,30 +152,6 @@ def licences(cache: Path) -> dict[str, Path]:
     }
 
 
-def _json_licence() -> Path:
-    try:
-        files = metadata.files("nlohmann-json") or []
-    except metadata.PackageNotFoundError:
-        files = []
-    found = next((file for file in files if file.name == "LICENSE"), None)
-    if found is None:
-        raise UserError("the Python package nlohmann-json, with its licence, is not installed")
-    return Path(str(found.locate()))
-
-
-def archive_of(library: str) -> tuple[PinnedArchive, str]:
-    """Read the pin of XGrammar or jsoncons, and its licence, from ``VERSIONS.lock``.
-
-    Raises:
-        UserError: the lock has no such pin.
-    """
-
-    def made(entry: dict[str, Any]) -> tuple[PinnedArchive, str]:
-        return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"}), entry["license"]
-
-    return read_pinned(PROJECT, "libraries", library, made)
-
-
 def archive_sources(library: str, cache: Path) -> Path:
     """Return the cached folder with the sources of XGrammar or jsoncons.
 
@@ -175,17 +159,8 @@ def archive_sources(library: str, cache: Path) -> Path:
         UserError: the library is not pinned.
         LabError: the archive cannot be had.
     """
-    source, _ = archive_of(library)
-    parts = _PARTS[library]
-
-    def make(out: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="source-") as at:
-            tree = unpack(source, parts, Path(at))
-            for part in parts:
-                (out / part).parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(tree / part, out / part)
-
-    return cached_build(cache, f"source-{library}", digest(source.sha256, *parts), make)
+    source, parts = read_archive(PROJECT, library, "libraries"), _PARTS[library]
+    return _unpacked(source, parts, cache, library, digest(source.sha256, *parts))
 
 
 def json_sources(cache: Path) -> Path:
@@ -248,10 +223,7 @@ def configuration_of(
 
 
 def library_objects(
-    toolchain: Toolchain,
-    cache: Path,
-    libraries: Sequence[str] = (*TEMPLATES, *OF_SERVER),
-    sanitizers: Sequence[str] = (),
+    toolchain: Toolchain, cache: Path, libraries: Sequence[str], sanitizers: Sequence[str]
 ) -> list[Path]:
     """Return the cached object files of libraries for a toolchain.
 

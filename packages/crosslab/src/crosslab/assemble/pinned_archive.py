@@ -7,7 +7,6 @@ import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from crosslab.errors import LabError
 from crosslab.models.sources.asset import check_pinned, pip_download
@@ -27,6 +26,7 @@ class PinnedArchive:
         version: its version.
         file: its file name.
         sha256: of the file.
+        license: SPDX expression.
         commit: of the program's own repository; empty where the version says it.
     """
 
@@ -34,20 +34,17 @@ class PinnedArchive:
     version: str
     file: str
     sha256: str
+    license: str
     commit: str = ""
 
 
-def read_archive(project: Path, program: str = LLAMA_CPP) -> PinnedArchive:
-    """Read the pin of a program's archive from a project's ``VERSIONS.lock``.
+def read_archive(project: Path, program: str = LLAMA_CPP, section: str = "peers") -> PinnedArchive:
+    """Read the pin of a program's archive from a section of a project's ``VERSIONS.lock``.
 
     Raises:
         UserError: the lock has no such pin.
     """
-
-    def made(entry: dict[str, Any]) -> PinnedArchive:
-        return PinnedArchive(**{k: v for k, v in entry.items() if k != "license"})
-
-    return read_pinned(project, "peers", program, made)
+    return read_pinned(project, section, program, lambda entry: PinnedArchive(**entry))
 
 
 def unpack_source(source: PinnedArchive, parts: Iterable[str], folder: Path) -> Path:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crosslab.assemble.cmake import Configuration, build_objects, project_digest
-from crosslab.assemble.libraries import source_variables
+from crosslab.assemble.libraries import package_folder, source_variables
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.host.toolchain import CompilerKind, Machine, Toolchain
@@ -87,10 +86,7 @@ def ffi_root() -> Path:
     Raises:
         UserError: apache-tvm-ffi is not installed.
     """
-    spec = importlib.util.find_spec("tvm_ffi")
-    if spec is None or spec.origin is None:
-        raise UserError("the Python package apache-tvm-ffi is not installed")
-    return Path(spec.origin).parent
+    return package_folder("tvm_ffi", "apache-tvm-ffi")
 
 
 def build_runtime(
