@@ -101,7 +101,6 @@ def upstream_tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Count what each step from upstream to ours costs, in guest instructions."""
-    environments.install(session, "peers")
     applied, options = trees.prepare(session, "crosslab", "bench")
     steps = trees.variants(session, applied)
     environments.run_module(session, "crosslab", "bench", *steps, *options)

@@ -18,10 +18,9 @@ from crosslab.cores.core import Core, core_list
 from crosslab.cores.cycles import Cycles
 from crosslab.cores.pipeline import all_cycles
 from crosslab.errors import LabError, UserError
-from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import CompilerKind, find_cross
-from crosslab.peers.llama_cpp_build import LIBRARY_NAMES, NAME, build_libraries
-from crosslab.peers.llama_cpp_programs import DRIVER, WARNINGS
+from crosslab.peers.llama_cpp_build import LIBRARY_NAMES, build_libraries
+from crosslab.peers.llama_cpp_programs import DRIVER, link_program
 from crosslab.project import PROJECT
 from crosslab.run.counter import count_guest
 from crosslab.run.emulator import GuestMachine
@@ -111,11 +110,10 @@ def _program(cache: Path) -> Path:
     toolchain = find_cross(CompilerKind.CLANG)
     libraries = build_libraries(read_archive(PROJECT), cache, toolchain, "llama")
 
+    parts = [libraries / BUILD / name for name in LIBRARY_NAMES if "llama" not in name]
+
     def make(out: Path) -> None:
-        parts = [str(libraries / BUILD / name) for name in LIBRARY_NAMES if "llama" not in name]
-        command = [*toolchain.cxx, "-std=c++17", "-O2", *WARNINGS, f"-I{libraries / 'include'}"]
-        command += [str(SOURCE), *toolchain.link, "-static", *parts, "-lpthread"]
-        run_compiler(f"building {NAME}", [*command, "-o", str(out / SOURCE.stem)], out)
+        link_program(SOURCE, toolchain, libraries, parts, out / SOURCE.stem)
 
     key = digest(libraries.name, SOURCE, Path(__file__))
     return cached_build(cache, "peer-kernels", key, make) / SOURCE.stem

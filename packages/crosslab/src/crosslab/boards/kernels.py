@@ -37,7 +37,7 @@ def kernel_cycles(core: str, measure: str = MEASURES[0], file: Path = FILE) -> M
     if not cycles:
         raise UserError(
             f"{file.name} has no kernels of the core {core}",
-            remedy="type: uv run --group peers crosslab board-kernels",
+            remedy="type: uv run crosslab board-kernels",
         )
     return cycles
 
@@ -52,6 +52,6 @@ def cycles_of(core: str, kernel: str, measure: str = MEASURES[0]) -> float:
     if kernel not in cycles:
         raise UserError(
             f"{FILE.name} has no kernel {kernel!r} of the core {core}",
-            remedy="type: uv run --group peers crosslab board-kernels",
+            remedy="type: uv run crosslab board-kernels",
         )
     return cycles[kernel]

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from crosslab.assemble.cmake import find_tool
 from crosslab.assemble.pinned_archive import LLAMA_CPP, PinnedArchive, unpack_source
 from crosslab.cached_build import cached_build
-from crosslab.errors import LabError, UserError
+from crosslab.errors import LabError
 from crosslab.host.objects import run_compiler
 from crosslab.host.toolchain import Machine, Toolchain
 from groundwork.hashing import digest
@@ -30,15 +30,6 @@ VMADOT = r"""__asm__(".macro vmadot to, left, right\n.option push\n.option arch,
 """
 # Options of builds. Those with half-precision vectors (Zvfh) use different kernels.
 BUILDS = {"zvfh": ("-DGGML_RV_ZVFH=ON",), "plain": ("-DGGML_RV_ZVFH=OFF",)}
-# For SpacemiT's matrix unit, which clang 22 knows.
-IME1 = "ime1"
-UNIT_BUILDS = {
-    "zvfh": BUILDS["zvfh"],
-    IME1: (
-        *("-DGGML_RV_ZVFH=ON", "-DGGML_RV_ZBA=ON", "-DGGML_CPU_RISCV64_SPACEMIT=ON"),
-        "-DSPACEMIT_RISCV_COMPILER_SUPPORT_IME1=ON",
-    ),
-}
 HOST = "host"
 CROSS_OPTIONS = (
     *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=riscv64"),
@@ -118,7 +109,7 @@ def _compile(
         builds = {HOST: ()}
     else:
         builds = {name: (*CROSS_OPTIONS, *options) for name, options in builds.items()}
-    cmake, ninja = _tool("cmake"), _tool("ninja")
+    cmake, ninja = find_tool("cmake"), find_tool("ninja")
     aim = " ".join(toolchain.cc[1:])
     flags = [f"-DCMAKE_C_COMPILER={toolchain.cc[0]}", f"-DCMAKE_CXX_COMPILER={toolchain.cxx[0]}"]
     flags += [f"-DCMAKE_C_FLAGS={aim}", f"-DCMAKE_CXX_FLAGS={aim}"]
@@ -134,15 +125,3 @@ def _compile(
                 shutil.copy(build / library, out / name)
     for headers in (tree / "include", tree / "ggml" / "include"):
         shutil.copytree(headers, out / "include", dirs_exist_ok=True)
-
-
-def _tool(name: str) -> str:
-    """Return the path of a program in the Python environment, else in the system."""
-    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    if path is None:
-        raise UserError(
-            f"{name}, which builds {NAME}, is missing",
-            remedy="it is in the group peers of pyproject.toml, which nox -s bench -- --peer "
-            "installs, and so does: uv run --group peers crosslab VERB",
-        )
-    return path

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,14 @@ from crosslab.cached_build import cached_build
 from crosslab.cores.core import Core
 from crosslab.errors import UserError
 from crosslab.host.objects import run_compiler
-from crosslab.host.toolchain import CompilerKind, Toolchain, clang_version, find_cross, find_native
+from crosslab.host.toolchain import (
+    CompilerKind,
+    Machine,
+    Toolchain,
+    clang_version,
+    find_cross,
+    find_native,
+)
 from crosslab.host.tuning import require_tuning_clang
 from crosslab.peers.llama_cpp_build import (
     BUILDS,
@@ -43,15 +50,52 @@ def build_llama_cpp(source: PinnedArchive, cache: Path, core: Core | None) -> di
     """
     toolchain = find_cross(CompilerKind.CLANG)
     plain = build_libraries(source, cache, toolchain, "llama")
-    programs = link_programs(cache, toolchain, plain, {})
+    programs = _programs(cache, toolchain, plain, plain)
     tune = core.llvm if core else ""
     if suffix := require_tuning_clang(tune) if tune else None:
         tuned = tuned_toolchain(toolchain, suffix, tune)
         tuned_libraries = build_libraries(source, cache, tuned, "ggml")
-        linked = link_programs(cache, toolchain, plain, {"ggml": tuned_libraries})
-        for build, path in linked.items():
+        for build, path in _programs(cache, toolchain, plain, tuned_libraries).items():
             programs[f"{build}, clang{suffix} -mtune={tune}"] = path
     return programs
+
+
+def _programs(cache: Path, toolchain: Toolchain, libraries: Path, ggml: Path) -> dict[str, Path]:
+    """Link the program of each build, with ggml's libraries of a folder; return the paths."""
+
+    def make(out: Path) -> None:
+        for build in BUILDS:
+            parts = [(libraries if "llama" in n else ggml) / build / n for n in LIBRARY_NAMES]
+            link_program(DRIVER, toolchain, libraries, parts, out / build)
+
+    key = digest(libraries.name, ggml.name, DRIVER, HEADER, Path(__file__))
+    linked = cached_build(cache, "peer-program", key, make)
+    return {build: linked / build for build in BUILDS}
+
+
+def link_program(
+    program: Path,
+    toolchain: Toolchain,
+    libraries: Path,
+    parts: Sequence[Path],
+    out: Path,
+) -> None:
+    """Compile a program, and link it with libraries of llama.cpp; it is static for a board.
+
+    Args:
+        program: source of the program.
+        toolchain: compiler and linker.
+        libraries: folder of :func:`build_libraries`, for the headers.
+        parts: libraries and further objects, in the linker's order.
+        out: the file to write.
+
+    Raises:
+        LabError: the program does not compile or link.
+    """
+    static = ["-static"] if toolchain.machine is Machine.RISCV64 else []
+    command = [*toolchain.cxx, "-std=c++17", "-O2", *WARNINGS, f"-I{libraries / 'include'}"]
+    command += [str(program), *map(str, parts), *static, *toolchain.link, "-lpthread"]
+    run_compiler(f"building {NAME}", [*command, "-o", str(out)], out.parent)
 
 
 def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
@@ -73,12 +117,10 @@ def build_native(source: PinnedArchive, program: Path, cache: Path) -> Path:
             remedy="install g++, or leave out --peer to measure ours alone",
         )
     libraries = build_libraries(source, cache, toolchain, "llama")
+    parts = [libraries / HOST / name for name in LIBRARY_NAMES]
 
     def make(out: Path) -> None:
-        parts = [str(libraries / HOST / name) for name in LIBRARY_NAMES]
-        command = [*toolchain.cxx, "-std=c++17", "-O2", *WARNINGS, f"-I{libraries / 'include'}"]
-        command += [str(program), *parts, *toolchain.link, "-lm", "-o", str(out / program.stem)]
-        run_compiler(f"building {NAME}", command, out)
+        link_program(program, toolchain, libraries, parts, out / program.stem)
 
     key = digest(libraries.name, program, HEADER, Path(__file__))
     return cached_build(cache, "peer-native", key, make) / program.stem
@@ -92,40 +134,3 @@ def tuned_toolchain(toolchain: Toolchain, suffix: str, tune: str) -> Toolchain:
     )
     version = ".".join(map(str, clang_version(cc[0])))
     return replace(toolchain, cc=cc, cxx=cxx, digest=digest(toolchain.digest, version, tune))
-
-
-def link_programs(
-    cache: Path,
-    toolchain: Toolchain,
-    libraries: Path,
-    others: Mapping[str, Path],
-    builds: Sequence[str] = tuple(BUILDS),
-    more: Sequence[Path] = (),
-) -> dict[str, Path]:
-    """Link the programs of builds, optionally with other builds of ggml's libraries.
-
-    Args:
-        cache: folder of builds that clones share.
-        toolchain: compiler and linker.
-        libraries: libraries of all builds.
-        others: "ggml": libraries that replace ggml's.
-        builds: names of the builds.
-        more: further C sources.
-    """
-    ggml = others.get("ggml", libraries)
-
-    def make(out: Path) -> None:
-        include = f"-I{libraries / 'include'}"
-        objects = [f"{source.stem}.o" for source in more]
-        for source, target in zip(more, objects, strict=True):
-            command = [*toolchain.cc, "-O2", "-c", str(source), "-o", target]
-            run_compiler(f"building {NAME}", command, out)
-        for build in builds:
-            parts = [str((libraries if "llama" in n else ggml) / build / n) for n in LIBRARY_NAMES]
-            command = [*toolchain.cxx, "-std=c++17", "-O2", include, str(DRIVER), *toolchain.link]
-            command += ["-static", *objects, *parts, "-o", str(out / build), "-lpthread"]
-            run_compiler(f"building {NAME}", command, out)
-
-    key = digest(*(libraries.name, ggml.name), *builds, DRIVER, HEADER, Path(__file__), *more)
-    linked = cached_build(cache, "peer-program", key, make)
-    return {build: linked / build for build in builds}
