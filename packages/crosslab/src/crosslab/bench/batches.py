@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rich.table import Table
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runner import Runner, build_runner
 from crosslab.bench.options import Bench
+from crosslab.bench.plain_table import plain_table
 from crosslab.bench.rows import Function, top_functions
 from crosslab.bench.subject import Subject
 from crosslab.bench.table import profile_table
@@ -26,7 +27,6 @@ from crosslab.run.counter import count_guest
 from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Counts, Measurement
 from crosslab.run.symbols import Symbols
-from groundwork.files import atomic_write_json
 
 HEADINGS = ("weights", "activations", "VLEN", "prompt", "alone", "together", "ratio")
 MILLION = 1e6
@@ -189,10 +189,7 @@ def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]
         title = (
             f"model {first.model}, a decode step of {first.sequences} sequences: millions of {what}"
         )
-        table = Table(title=title, box=None, padding=(0, 1, 0, 0))
-        for heading in HEADINGS:
-            left = heading in HEADINGS[:2]
-            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        table = plain_table(title, HEADINGS)
         for batch in batches:
             alone, together = getattr(batch.alone, field), getattr(batch.together, field)
             figures = (
@@ -207,12 +204,3 @@ def batch_tables(batches: Sequence[Batch], core: Core | None) -> Iterator[Table]
         if batch.functions:
             where = f"{batch.sequences} together, {batch.quantization}, VLEN {batch.vlen}"
             yield profile_table(where, batch.functions)
-
-
-def write_batches(batches: Sequence[Batch], report: Path) -> None:
-    """Write the batches to a JSON file, atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    atomic_write_json(report, [asdict(batch) for batch in batches])

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,7 @@ from crosslab.assemble.pinned_archive import LLAMA_CPP
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.recipe_options import OF_SESSIONS
 from crosslab.assemble.runner import Runner, build_runner
-from crosslab.bench.batches import batch_tables, measure_batches, write_batches
+from crosslab.bench.batches import batch_tables, measure_batches
 from crosslab.bench.options import Bench, Variant, bench_of, parser
 from crosslab.bench.peers import check_peer, peer_rows
 from crosslab.bench.predict_table import boards_of, count_small, predictions
@@ -40,6 +40,7 @@ from crosslab.run.counter_plugin import build_counter
 from crosslab.run.emulator import DAY, GuestMachine
 from crosslab.run.measurement import Measurement, phases_of
 from groundwork.command_line import Parser
+from groundwork.files import atomic_write_json
 
 COLUMNS = (
     TextColumn("{task.description}"),
@@ -109,7 +110,8 @@ def main(argv: Sequence[str]) -> int:
         batches = list(measure_batches(subject, _progress.print))
         for table in batch_tables(batches, bench.core):
             _results.print(table)
-        write_batches(batches, bench.report.with_suffix(".together.json"))
+        report = bench.report.with_suffix(".together.json")
+        atomic_write_json(report, [asdict(batch) for batch in batches])
     write_rows(rows, bench.report)
     _progress.print("[bold]report[/]", bench.report, soft_wrap=True)
     return 0

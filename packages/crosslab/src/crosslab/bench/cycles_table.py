@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from crosslab.bench.plain_table import plain_table, short
 from crosslab.bench.rows import PHASES, PRODUCTS, Row, cost_of, name_of
 from crosslab.boards.board import read_boards
 from crosslab.cores.core import Core
@@ -61,7 +62,7 @@ def cycles_tables(rows: Sequence[Row], core: Core) -> Iterator[RenderableType]:
 
 
 def _summary(rows: Sequence[Row], name: str) -> Table:
-    table = _table(HEADINGS, f"millions of cycles on {name}")
+    table = plain_table(f"millions of cycles on {name}", HEADINGS)
     for phase in PHASES:
         of_phase = [row for row in rows if row.phase == phase]
         for row in of_phase:
@@ -70,10 +71,9 @@ def _summary(rows: Sequence[Row], name: str) -> Table:
             units = (Unit.MEMORY, Unit.ARITHMETIC, Unit.SCALAR)
             numbers = (cycles.serial, cycles.vec_serial, *(cycles.units[u.value] for u in units))
             piped = "" if cycles.pipeline is None else f"{cycles.pipeline / 1e6:.3f}"
-            label = f"prefill {row.tokens}" if phase == "prefill" else "decode 1"
             ratio = f"{cost_of(row) / max(cost_of(of_phase[0]), 1):.1%}"
             variant = name_of(row) + MARK * cycles.marked
-            table.add_row(variant, label, piped, ratio, *(f"{n / 1e6:.3f}" for n in numbers))
+            table.add_row(variant, row.label, piped, ratio, *(f"{n / 1e6:.3f}" for n in numbers))
     return table
 
 
@@ -81,15 +81,14 @@ def _memory(rows: Sequence[Row], memory: MemorySystem) -> Table:
     (name,) = (board.name for board in read_boards() if board.key == memory.board)
     title = f"{name}, one core: caches and tokens a second"
     headings = ("variant", "phase", "L1 misses", "MB read", "written", "tokens/s")
-    table = _table(headings, title)
+    table = plain_table(title, headings)
     for row in rows:
         if report := row.memory:
             figures = (report.bytes_read / 1e6, report.bytes_written / 1e6)
             cells = (f"{report.misses_l1:,}", *(f"{figure:.3f}" for figure in figures))
-            label = f"prefill {row.tokens}" if row.phase == "prefill" else "decode 1"
-            table.add_row(name_of(row), label, *cells, f"{row.tokens_per_second:.4g}")
+            table.add_row(name_of(row), row.label, *cells, f"{row.tokens_per_second:.4g}")
             for symbol, misses, read in report.functions:
-                table.add_row(f"  {_short(symbol)}", "", f"{misses:,}", f"{read / 1e6:.3f}")
+                table.add_row(f"  {short(symbol, SYMBOL)}", "", f"{misses:,}", f"{read / 1e6:.3f}")
     return table
 
 
@@ -97,9 +96,11 @@ def _kinds(row: Row) -> Table:
     cycles = row.cycles
     assert cycles
     title = f"{row.variant}, {row.phase} {row.tokens}: the kinds that cost most"
-    table = _table(("kind", "runs", "Mcycles", "share", "in"), title)
+    table = plain_table(title, ("kind", "runs", "Mcycles", "share", "in"))
     for kind in cycles.kinds:
-        where = "\n".join(f"{share:4.0%} {_short(symbol)}" for symbol, share in kind.functions)
+        where = "\n".join(
+            f"{share:4.0%} {short(symbol, SYMBOL)}" for symbol, share in kind.functions
+        )
         figures = (f"{kind.runs:,}", f"{kind.cycles / 1e6:.3f}", f"{kind.share:.1%}")
         table.add_row(kind.kind, *figures, where)
     return table
@@ -109,17 +110,13 @@ def _functions(row: Row) -> Table:
     cycles = row.cycles
     assert cycles
     title = f"{row.variant}, {row.phase} {row.tokens}: cycles by function"
-    table = _table(("function", "pipeline", "serial", "scalar", "share", "in"), title)
+    table = plain_table(title, ("function", "pipeline", "serial", "scalar", "share", "in"))
     for f in cycles.functions:
         kinds = "\n".join(f"{cost / 1e6:.3f} {kind}" for kind, cost in f.kinds)
         piped = "" if f.pipeline is None else f"{f.pipeline / 1e6:.3f}"
         figures = (piped, f"{f.serial / 1e6:.3f}", f"{f.scalar / 1e6:.3f}", f"{f.share:.1%}")
-        table.add_row(_short(f.symbol), *figures, kinds)
+        table.add_row(short(f.symbol, SYMBOL), *figures, kinds)
     return table
-
-
-def _short(symbol: str) -> str:
-    return symbol if len(symbol) <= SYMBOL else f"{symbol[: SYMBOL - 1]}…"
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:
@@ -141,13 +138,3 @@ def _at_most(shares: Iterable[Mapping[str, float]]) -> Iterator[str]:
             most[what] = max(share, most.get(what, 0.0))
     for what, share in sorted(most.items(), key=lambda item: (-item[1], item[0])):
         yield f"  {share:7.3%} {what}"
-
-
-def _table(headings: Sequence[str], title: str) -> Table:
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0))
-    for heading in headings:
-        if heading in ("variant", "phase", "kind", "function", "in"):
-            table.add_column(heading, overflow="fold", no_wrap=heading == "in")
-        else:
-            table.add_column(heading, justify="right", no_wrap=True)
-    return table

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from crosslab.assemble.kernels import KernelTarget, cached_kernels
 from crosslab.assemble.recipe_options import recipe_options
 from crosslab.bench.options import MODEL_S
+from crosslab.bench.plain_table import plain_table
 from crosslab.compile.driver import DEFAULT_CHUNK, CompileRequest, compile_llama, tree_environment
 from crosslab.compile.targets import LabTarget
 from crosslab.errors import LabError, UserError
@@ -237,17 +237,9 @@ def _place(item: tuple[tuple[str, str, int], float]) -> tuple[bool, int, bool]:
 
 def show(rows: Sequence[TimingRow]) -> None:
     """Print the table of the rows."""
-    table = Table(title="on this machine, milliseconds (best of the repeats)", box=None)
-    for heading in (
-        "phase",
-        "prompt",
-        "threads",
-        "variant",
-        "ms",
-        "upstream / it",
-        "1 thread / it",
-    ):
-        table.add_column(heading, justify="left" if heading in ("phase", "variant") else "right")
+    title = "on this machine, milliseconds (best of the repeats)"
+    headings = ("phase", "prompt", "threads", "variant", "ms", "upstream / it", "1 thread / it")
+    table = plain_table(title, headings)
     for row in rows:
         numbers = f"{row.seconds * 1e3:.2f}", f"{row.ratio:.2f}", f"{row.speedup:.2f}"
         table.add_row(row.phase, str(row.tokens), str(row.threads), row.variant, *numbers)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from crosslab.bench.cycles_table import notes
 from crosslab.bench.options import Bench
+from crosslab.bench.plain_table import plain_table
 from crosslab.bench.predict import (
     SMALL,
     Size,
@@ -108,8 +108,7 @@ def whole_costs(counted: Mapping[Size, Sequence[Row]], config: LlamaConfig) -> M
     by_build: dict[tuple[str, str, str], dict[Size, float]] = defaultdict(dict)
     for size, rows in counted.items():
         for row in rows:
-            tokens = row.tokens if row.phase == "prefill" else 1
-            by_build[name_of(row), row.phase, row.build][size] = cost_of(row) / tokens
+            by_build[name_of(row), row.phase, row.build][size] = cost_of(row) / row.call
     scaled: dict[tuple[str, str], float] = {}
     for (name, phase, _), costs in by_build.items():
         if len(costs) == len(SMALL):
@@ -157,9 +156,7 @@ def predictions(
     costs = whole_costs(counted, config)
     after = f" after {bench.depth} tokens" if bench.depth else ""
     title = f"{bench.model}, {bench.gguf}, prompt of {prompt}{after}: predicted"
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0))
-    for heading in HEADINGS:
-        table.add_column(heading, overflow="fold", justify="left")
+    table = plain_table(title, HEADINGS, left=HEADINGS)
     phases = (Phase(prompt, bench.depth), Phase(1, bench.depth + prompt))
     for board in boards:
         for program, cost in costs.items():

@@ -112,6 +112,16 @@ class Row:
     tokens_per_second: float | None = None
     work: ThreadWork | None = None
 
+    @property
+    def call(self) -> int:
+        """Tokens of a call: of the prompt, or of a decode step."""
+        return self.tokens if self.phase == "prefill" else 1
+
+    @property
+    def label(self) -> str:
+        """The phase with the tokens of a call."""
+        return f"{self.phase} {self.call}"
+
 
 def name_of(row: Row) -> str:
     """Return the variant's name in tables, with "*" for a peer's prefill as shipped."""
@@ -179,8 +189,7 @@ def _speed(bench: Bench, row: Row, memory: MemoryReport, cycles: Cycles) -> floa
         memory_lines=memory.misses_l2 + written,
         l2_lines=memory.misses_l1 - memory.misses_l2,
     )
-    tokens = row.tokens if row.phase == "prefill" else 1
-    return round(tokens / board.seconds(work, threads=1), 2)
+    return round(row.call / board.seconds(work, threads=1), 2)
 
 
 def _is_kernel(function: Function) -> bool:

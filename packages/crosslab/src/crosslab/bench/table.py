@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from crosslab.bench.cycles_table import cycles_tables
+from crosslab.bench.plain_table import plain_table, short
 from crosslab.bench.rows import PHASES, PRODUCTS, Function, Row, name_of
 from crosslab.bench.thread_work import ThreadWork
 from crosslab.cores.core import Core
 
-LEFT = ("variant", "phase", "function")
 HEADINGS = ("variant", "phase", "all", "vector", "vset", "vmem", "weighted", "of first")
 SYMBOL = 46  # characters
 # llama.cpp's products with weights that it did not reorder for its fast kernels.
@@ -59,14 +59,13 @@ def table_of(rows: Sequence[Row]) -> Group:
         f"VLEN {first.vlen}, {first.threads} thread{'s' if first.threads > 1 else ''}: "
         "millions of guest instructions"
     )
-    table = _table(HEADINGS, title)
+    table = plain_table(title, HEADINGS)
     for phase in PHASES:
         chosen = [row for row in rows if row.phase == phase]
         for row in chosen:
-            label = f"prefill {row.tokens}" if phase == "prefill" else "decode 1"
             counts = (row.insns, row.vector, row.vsetvl, row.vmem, row.lmul_weighted)
             cells = [_millions(count) for count in counts]
-            table.add_row(name_of(row), label, *cells, f"{row.insns / chosen[0].insns:.1%}")
+            table.add_row(name_of(row), row.label, *cells, f"{row.insns / chosen[0].insns:.1%}")
     return Group(table, Text("weighted: a vector instruction counts as its LMUL"), *_notes(rows))
 
 
@@ -110,21 +109,9 @@ def _work(row: Row, work: ThreadWork) -> str:
 
 def profile_table(where: str, functions: Iterable[Function]) -> Table:
     """Return the table of the given functions; ``where`` begins its title."""
-    table = _table(("function", "all", "weighted", "share"), f"{where}: by function")
+    table = plain_table(f"{where}: by function", ("function", "all", "weighted", "share"))
     for f in functions:
         counts = (f"{f.insns:,}", f"{f.lmul_weighted:,}", f"{f.share:.1%}")
-        # C++ symbols can be very long; the JSON report has them in full.
-        short = f.symbol if len(f.symbol) <= SYMBOL else f"{f.symbol[: SYMBOL - 1]}…"
-        table.add_row(short, *counts)
-    return table
-
-
-def _table(headings: Sequence[str], title: str) -> Table:
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0))
-    for heading in headings:
-        # Names fold where the terminal is narrow; figures do not.
-        if heading in LEFT:
-            table.add_column(heading, overflow="fold")
-        else:
-            table.add_column(heading, justify="right", no_wrap=True)
+        # The JSON report has the symbols in full.
+        table.add_row(short(f.symbol, SYMBOL), *counts)
     return table
