@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.bench_options import parse_bench
 from support.shared_builds import cross
 
 from crosslab.assemble.kernels import KernelTarget, compiler_for
 from crosslab.assemble.recipe import Recipe
-from crosslab.bench.options import parse_bench
 from crosslab.bench.subject import Subject
 from crosslab.compile.mlc import MlcCompileRequest
 from crosslab.compile.overlaypass import load_pass

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.bench_options import parse_bench
 from support.shared_builds import PROJECT, cross, tvm_tree
 
 from crosslab.address import Address
 from crosslab.bench.cli import main
-from crosslab.bench.options import Bench, Variant, parse_bench
+from crosslab.bench.options import Bench, Variant
 from crosslab.bench.rows import Function, Row, write_rows
 from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError

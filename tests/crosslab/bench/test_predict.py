@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 from support import shared_builds
+from support.bench_options import parse_bench
 
-from crosslab.bench.options import parse_bench
 from crosslab.bench.predict import (
     SMALL,
     Speed,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.bench_options import parse_bench
 from support.shared_builds import CACHE, PROJECT
 
 from crosslab.assemble.pinned_archive import read_archive
-from crosslab.bench.options import parse_bench
 from crosslab.bench.products import Products, check_openblas, product_rows
 from crosslab.bench.rows import write_rows
 from crosslab.bench.subject import Subject

@@ -261,11 +261,6 @@ def parser() -> Parser:
     return options
 
 
-def parse_bench(argv: Sequence[str]) -> Bench:
-    """Read the options; raises the errors of :func:`bench_of`."""
-    return parser().read(argv, bench_of)
-
-
 def bench_of(args: argparse.Namespace) -> Bench:
     """Build the bench that the options describe.
 
