@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from tokenizers import (
     trainers,
 )
 
-from crosslab.assemble.cmake import RUNNER, build_program
+from crosslab.assemble.cmake import RUNNER, built
 from crosslab.assemble.libraries import configuration_of
 from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
@@ -59,7 +60,8 @@ def build_probe(
     key = digest(tools.digest, target, RUNNER, *configuration.variables.values(), *sources)
 
     def make(out: Path) -> None:
-        build_program("tests", configuration, target, cache, out)
+        with built("tests", configuration, [target], cache) as folder:
+            shutil.copy(folder / target, out)
         for path in sources:
             if path.suffix == ".cc" and path.stem != target:
                 (out / path.stem).symlink_to(target)

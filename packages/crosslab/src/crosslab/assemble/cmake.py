@@ -59,10 +59,13 @@ def project_digest() -> str:
 
 
 @contextmanager
-def _built(
+def built(
     what: str, configuration: Configuration, targets: Sequence[str], cache: Path
 ) -> Iterator[Path]:
-    """Build targets; yield the build folder, which no other process changes during the block."""
+    """Build targets; yield the build folder, which no other process changes during the block.
+
+    Arguments and errors are those of :func:`build_objects`.
+    """
     cmake, ninja = (find_tool(name) for name in ("cmake", "ninja"))
     options = _of_toolchain(configuration.toolchain)
     options += [f"-D{name}={value}" for name, value in configuration.variables.items()]
@@ -105,21 +108,13 @@ def build_objects(
         UserError: CMake or Ninja is not installed.
         LabError: a source does not compile.
     """
-    with _built(what, configuration, targets, cache) as folder:
+    with built(what, configuration, targets, cache) as folder:
         for target in targets:
-            for name, built in _artefacts(folder, target):
-                shutil.copyfile(built, out / name)
+            for name, path in _artefacts(folder, target):
+                shutil.copyfile(path, out / name)
             flags = json.dumps(_flags(folder, target), indent=2)
             (out / f"{target}{FLAGS}").write_text(flags + "\n", encoding="utf-8")
     return folder
-
-
-def build_program(
-    what: str, configuration: Configuration, target: str, cache: Path, out: Path
-) -> None:
-    """Build a program, and copy it to ``out``; errors as :func:`build_objects`."""
-    with _built(what, configuration, [target], cache) as folder:
-        shutil.copy(folder / target, out)
 
 
 def _check_room(folder: Path) -> None:
