@@ -6,13 +6,13 @@ from __future__ import annotations
 import argparse
 import ast
 import logging
-import math
 import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import tvm
@@ -255,9 +255,8 @@ def table(done: Sequence[Tuned], measure: str) -> list[str]:
     if not done:
         return ["no function was tuned"]
     ratios = [r.before / max(1, r.after) for r in done]
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     before, after = sum(r.before for r in done), sum(r.after for r in done)
     total = f"all together: {before} to {after}, {before / max(1, after):.2f} times fewer"
-    lines += ["", f"{total}; geometric mean: {mean:.2f} times fewer"]
+    lines += ["", f"{total}; geometric mean: {geometric_mean(ratios):.2f} times fewer"]
     lines += [f"* {r.name}: {reason}" for r in done for reason in r.rejected]
     return lines

@@ -9,12 +9,12 @@ same results as before on random input.
 
 from __future__ import annotations
 
-import math
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 from rich.console import Console
@@ -175,11 +175,6 @@ class KernelTuner:
 def name_of(case: Case) -> str:
     """Return the name of a call for messages."""
     return f"{case.kernel} {'x'.join(map(str, case.sizes))}"
-
-
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """Return the geometric mean of at least one number."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def table(timed: Sequence[Timed]) -> list[str]:
