@@ -7,7 +7,9 @@ Each session is a process. A candidate that crashes, hangs or fills memory ends 
 from __future__ import annotations
 
 import select
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,11 @@ GREETING_SECONDS = 60.0
 
 # Serves a client on a connection for at most the given seconds; returns how the session ended.
 Session = Callable[[socket.socket, float | None], str]
+
+
+def say_line(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
 
 
 @dataclass
@@ -48,8 +55,20 @@ class Agent:
     core: str
     host: str = "127.0.0.1"
     port: int = 0
-    say: Callable[[str], None] = print
+    say: Callable[[str], None] = say_line
     stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, or until SIGTERM, which also ends the running session.
+
+        Raises:
+            OSError: see :meth:`serve`.
+        """
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            self.serve()
+        except KeyboardInterrupt:
+            self.say("stopped")
 
     def serve(self) -> None:
         """Serve client after client until stopped; join again after the tracker restarts.

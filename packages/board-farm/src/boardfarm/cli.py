@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
-import signal
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from boardfarm.agent import Agent
+from boardfarm.agent import Agent, say_line
 from boardfarm.agent_tarball import NAME, write_agent
 from boardfarm.board_program import build_board
 from boardfarm.emulated import EmulatedBoard
@@ -118,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
         from boardfarm.scheduler import serve_scheduler  # noqa: PLC0415 - Dask starts slowly
 
         with suppress(KeyboardInterrupt):
-            serve_scheduler(Address("127.0.0.1", _port(args)), lambda text: print(text, flush=True))
+            serve_scheduler(Address("127.0.0.1", _port(args)), say_line)
         return 0
     file.parent.mkdir(parents=True, exist_ok=True)
     verbs = {"pack": _pack, "up": _up, "down": _down, "status": _status, "scheduler": _scheduler}
@@ -156,28 +154,15 @@ def _board(args: argparse.Namespace) -> int:
     core, vlen = _core(args)
     tracker = Address.parse(args.join)
     if warning := check_address(tracker, force=args.force):
-        print(f"warning: {warning}", flush=True)
+        say_line(f"warning: {warning}")
     board = EmulatedBoard(
         program=build_board(_tree(args), args.cache),
         counter=build_counter(args.cache),
         machine=GuestMachine(vlen=vlen, zvfh=core is not None and core.zvfh),
         costs=Meter(core),
     )
-    # The board's end also ends its running session.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    agent = Agent(
-        tracker,
-        _key(args, vlen),
-        board.session,
-        board.costs.unit,
-        board.costs.database,
-        port=args.board_port,
-        say=lambda text: print(text, flush=True),
-    )
-    try:
-        agent.serve()
-    except KeyboardInterrupt:
-        print("stopped", flush=True)
+    costs, key = board.costs, _key(args, vlen)
+    Agent(tracker, key, board.session, costs.unit, costs.database, port=args.board_port).run()
     return 0
 
 

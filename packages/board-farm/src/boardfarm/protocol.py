@@ -30,7 +30,6 @@ class TrackerCode(IntEnum):
     """The code of a request to the tracker."""
 
     PUT = 3
-    REQUEST = 4
     UPDATE_INFO = 5
     SUMMARY = 6
     GET_PENDING_MATCHKEYS = 7
@@ -143,34 +142,6 @@ def welcome(connection: socket.socket, key: str, expected: str) -> list[str] | N
     greeting = f"server:{key}".encode()
     connection.sendall(struct.pack("<ii", SESSION_MAGIC, len(greeting)) + greeting)
     return words[1:]
-
-
-def request(address: Address, key: str) -> socket.socket:
-    """Request a board from the tracker, wait for the board, and open a session as a client.
-
-    Raises:
-        OSError: the tracker or the board does not answer, or the board expects another client.
-    """
-    tracker = TrackerConnection(address)
-    try:
-        tracker.socket.settimeout(None)
-        code, match = tracker.ask(TrackerCode.REQUEST, key, "", 1)
-    finally:
-        tracker.close()
-    if code != 0:
-        raise ConnectionError(f"no board has joined the tracker as {key}")
-    host, port, expected = match
-    client = socket.create_connection((host, port), ANSWER_SECONDS)
-    try:
-        greeting = f"client:{expected}".encode()
-        client.sendall(struct.pack("<ii", SESSION_MAGIC, len(greeting)) + greeting)
-        if read_number(client) != SESSION_MAGIC:
-            raise ConnectionError(f"the board at {host}:{port} expects another client")
-        read_bytes(client, read_number(client))
-    except BaseException:
-        client.close()
-        raise
-    return client
 
 
 def read_number(connection: socket.socket) -> int:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from boardfarm.agent import Agent
+from boardfarm.agent import Agent, say_line
 from boardfarm.board_session import BoardSession
 from boardfarm.protocol import check_name
 from crosslab.address import Address, check_address
@@ -49,18 +48,11 @@ def main(argv: Sequence[str]) -> int:
     tracker, key = Address.parse(args.tracker), check_name(args.key)
     core = check_name(args.core, "--core") if args.core else key
     if warning := check_address(tracker, force=args.force):
-        print(f"warning: {warning}", flush=True)
+        say_line(f"warning: {warning}")
     emulator = shlex.split(os.environ.get(EMULATOR, ""))
     check_program([*emulator, str(args.program)], args.measure)
     board = BoardSession(args.program, args.measure, emulator)
-    # The board's end also ends its running session.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    unit = EVENTS[args.measure]
-    agent = Agent(tracker, key, board.session, unit, core, port=args.port, say=_say)
-    try:
-        agent.serve()
-    except KeyboardInterrupt:
-        _say("stopped")
+    Agent(tracker, key, board.session, EVENTS[args.measure], core, port=args.port).run()
     return 0
 
 
@@ -85,10 +77,6 @@ def check_program(command: Sequence[str], measure: str) -> None:
         raise UserError(message)
     if done.returncode:
         raise LabError(f"{shlex.join(command)} ended with {done.returncode}: {message}")
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,18 @@ pytest.importorskip("tornado")
 from boardfarm import processes
 from boardfarm.agent import timeout_of
 from boardfarm.processes import FarmProcess, free_port, joined_boards, start_tracker
-from boardfarm.protocol import MISMATCH, SESSION_MAGIC, request, welcome
+from boardfarm.protocol import (
+    MISMATCH,
+    SESSION_MAGIC,
+    TrackerConnection,
+    read_bytes,
+    read_number,
+    welcome,
+)
 from crosslab.address import Address, check_address
 from crosslab.errors import UserError
+
+REQUEST = 4  # upstream's code of a client's request
 
 
 @pytest.fixture
@@ -31,8 +40,17 @@ def tracker(tmp_path: Path) -> Iterator[tuple[Address, FarmProcess, Path]]:
 
 
 def _served(address: Address) -> bytes:
-    with request(address, KEY) as client:
-        client.settimeout(30)
+    """What a board of the tracker sends to a client, in a session of upstream's protocol."""
+    tracker = TrackerConnection(address)
+    tracker.socket.settimeout(None)
+    code, (host, port, match) = tracker.ask(REQUEST, KEY, "", 1)
+    tracker.close()
+    assert code == 0
+    with socket.create_connection((host, port), timeout=30) as client:
+        greeting = f"client:{match}".encode()
+        client.sendall(struct.pack("<ii", SESSION_MAGIC, len(greeting)) + greeting)
+        assert read_number(client) == SESSION_MAGIC
+        read_bytes(client, read_number(client))
         return client.recv(len(DONE))
 
 
