@@ -133,48 +133,6 @@ class RunResult:
     record: bytes | None = None
 
 
-@dataclass(frozen=True)
-class CheckedAnswer:
-    """The answer of an emulated CPU, with its comparison.
-
-    Attributes:
-        vlen: bits in a vector register of the CPU.
-        result: the answer.
-        verdict: comparison with the reference's; None for a model without a reference.
-    """
-
-    vlen: int
-    result: RunResult
-    verdict: AnswerVerdict | None
-
-    @property
-    def is_right(self) -> bool:
-        """Return False if the answer differs from the reference's; True without a reference."""
-        return self.verdict is None or self.verdict.right
-
-    def table(self, tokenizer: ChatTokenizer) -> Table:
-        """Return the answer and its verdict as plain data, for JSON.
-
-        The text is the device's, or None. The tokenizer decodes the first token that rounding
-        changed.
-        """
-        return {
-            "vlen": self.vlen,
-            "text": self.result.text,
-            "tokens": list(self.result.tokens),
-            "vector": 0 if self.result.tokens else self.result.logits.shape[1],
-            "max_logit_error": self.verdict.comparison.logit_error if self.verdict else None,
-            "right": self.is_right,
-            "counters": counters(self.result),
-            "prefill_seconds": list(self.result.prefill_seconds),
-            "decode_seconds": list(self.result.decode_seconds),
-            "device": self.result.device,
-            "checked": self.verdict is not None,
-            **(self.verdict.table if self.verdict else UNCHECKED),
-            "int8_words": _words_of_cost(tokenizer, self.result, self.verdict),
-        }
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the job; return 1 if the answer differs from the reference's.
 
@@ -253,7 +211,7 @@ def _check_each(job: Job, question: Question, runner: Runner, clock: Clock) -> l
     for vlen in job.recipe.vlens:
         result = run_model(job, question, runner.program, vlen, clock)
         with clock.step(_of_vlen(job, "reference", vlen)):
-            answers.append(check_answer(job, question, result, vlen).table(question.tokenizer))
+            answers.append(check_answer(job, question, result, vlen))
     return answers
 
 
@@ -271,8 +229,10 @@ def _say_older(*paths: Path) -> None:
         _progress.print("[yellow]earlier build:[/]", path, "is not of this run", soft_wrap=True)
 
 
-def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> CheckedAnswer:
-    """Compare the answer of one CPU with the reference's.
+def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> Table:
+    """Compare the answer of one CPU with the reference's; return both as plain data, for JSON.
+
+    The text is the device's, or None. The tokenizer decodes the first token that rounding changed.
 
     Raises:
         LabError: its words differ from those of the model's tokenizer, it comes from the library
@@ -282,7 +242,21 @@ def check_answer(job: Job, question: Question, result: RunResult, vlen: int) -> 
     if result.vlen != vlen:
         raise LabError(f"a CPU with VLEN {vlen} ran the library for VLEN {result.vlen}")
     verdict = judge(job, result.tokens, result.logits, result.record, question.asked)
-    return CheckedAnswer(vlen, result, verdict)
+    return {
+        "vlen": vlen,
+        "text": result.text,
+        "tokens": list(result.tokens),
+        "vector": 0 if result.tokens else result.logits.shape[1],
+        "max_logit_error": verdict.comparison.logit_error if verdict else None,
+        "right": verdict is None or verdict.right,
+        "counters": counters(result),
+        "prefill_seconds": list(result.prefill_seconds),
+        "decode_seconds": list(result.decode_seconds),
+        "device": result.device,
+        "checked": verdict is not None,
+        **(verdict.table if verdict else UNCHECKED),
+        "int8_words": _words_of_cost(question.tokenizer, result, verdict),
+    }
 
 
 def _parts(

@@ -23,7 +23,7 @@ from crosslab.models.config import (
     refuse_unread,
 )
 from crosslab.models.encoder import ENCODERS, read_encoder
-from crosslab.models.families import Family, families, refusals
+from crosslab.models.families import families, refusals
 from crosslab.models.formats import GGUF
 from crosslab.models.gguf_params import TYPES, logical_shapes
 from crosslab.models.hybrid import HYBRID, read_hybrid
@@ -63,7 +63,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
     _check_kind(folder, table, kind)
     if job.recipe.mlc_tree is None:
         _check_own(folder, job)
-    elif not any(_is(family, kind) for family in families().values() if not family.known):
+    elif not any(f.kind == kind and not f.known for f in families().values()):
         _refuse_family(folder, kind)
     if job.int8_cache:
         _check_int8_cache(table, folder)
@@ -128,7 +128,7 @@ def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Pat
     """Reject an unchecked rope_scaling, a too long --context, missing weights, and a full disk."""
     # Gemma 3's layers have each their own, which is checked with its kind.
     scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")
-    seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if _is(f, kind)}
+    seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if f.kind == kind}
     if _scaling_kind(scaling) not in {*seen, "default"}:
         known = ", ".join(sorted(seen - {"default"}))
         raise UserError(
@@ -166,7 +166,7 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
         _check_hybrid(folder, table)
     # Of families with their config in another one, the encoder of pictures is left out.
     parts = {"vision_config", "audio_config", "text_config"} & set(table)
-    if parts and not any(_is(f, kind) and (f.within or f.sees) for f in families().values()):
+    if parts and not any(f.kind == kind and (f.within or f.sees) for f in families().values()):
         raise UserError(
             f"{folder}: a model of type {kind!r} reads more than text",
             remedy="give a model that reads only text",
@@ -255,13 +255,9 @@ def _check_int8_cache(table: Mapping[str, Any], folder: Path) -> None:
     raise UserError(f"{folder}: --kv-cache int8: {why}", remedy="leave out --kv-cache")
 
 
-def _is(family: Family, kind: str) -> bool:
-    return family.kind == kind
-
-
 def _refuse_family(folder: Path, kind: str) -> None:
     for family in families().values():
-        if _is(family, kind):
+        if family.kind == kind:
             raise UserError(
                 f"{folder}: models of type {kind!r} give wrong answers: {family.known}",
                 remedy="docs/zoo.md lists the families that are right",
