@@ -411,9 +411,10 @@ def test_refuses_a_vocabulary_beyond_the_embedding(runner: Path, params: Path) -
 
 
 def test_says_that_memory_ran_out(runner: Path, params: Path) -> None:
-    small = GuestMachine(vlen=VLEN, timeout=120, memory=300 << 20)
+    limited = ("/bin/sh", "-c", 'ulimit -v 307200; exec "$0" "$@"')
+    qemu = replace(require_qemu(), loader=limited)
     with pytest.raises(LabError, match="out of memory"):
-        run_guest(runner, words(params), small)
+        run_guest(runner, words(params), GuestMachine(vlen=VLEN, timeout=120), qemu=qemu)
 
 
 @pytest.mark.parametrize("vlen", [0, 128])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from boardfarm.board_session import BoardSession
 from boardfarm.meter import Meter
+from crosslab.host.toolchain import SYSROOT
 from crosslab.run.counter_plugin import Counter
 from crosslab.run.emulator import GuestMachine
 
@@ -37,7 +38,7 @@ class EmulatedBoard(BoardSession):
         qemu = self.counter.qemu
         command = [*qemu.command, "-cpu", self.machine.cpu_of(qemu), "-seed", "1"]
         option = f"{self.counter.plugin},out={report}"
-        command += ["-L", str(self.machine.sysroot), "-plugin", option]
+        command += ["-L", str(SYSROOT), "-plugin", option]
         agent_end, guest_end = socket.socketpair()
         answering = threading.Thread(target=self._answer, args=(agent_end, report), daemon=True)
         with agent_end, guest_end:

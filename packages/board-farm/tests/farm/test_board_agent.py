@@ -27,7 +27,7 @@ from boardfarm.real_board import EVENTS, check_program
 from crosslab.address import Address
 from crosslab.cached_build import default_cache
 from crosslab.errors import UserError
-from crosslab.host.toolchain import find_native, require_qemu
+from crosslab.host.toolchain import SYSROOT, find_native, require_qemu
 from crosslab.run.emulator import GuestMachine
 
 PROJECT = Path(__file__).parents[4]
@@ -89,7 +89,7 @@ def test_a_board_refuses_what_it_cannot_join(
 def test_the_agent_ends_when_the_kernel_does_not_count(tmp_path: Path) -> None:
     folder = unpacked(build_board(shared_builds.tvm_tree(), default_cache()), tmp_path)
     machine = GuestMachine(vlen=256)
-    emulator = f"{require_qemu().path} -cpu {machine.cpu} -L {machine.sysroot}"
+    emulator = f"{require_qemu().path} -cpu {machine.cpu} -L {SYSROOT}"
     done = join(folder, "127.0.0.1:9190", "--key", KEY, MLC_RVV_EMULATOR=emulator)
     assert done.returncode == 2, done.stderr
     assert "the kernel does not count cycles (perf_event_open: " in done.stderr

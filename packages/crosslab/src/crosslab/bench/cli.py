@@ -238,14 +238,11 @@ def _measure(subject: Subject, run: Run) -> Iterator[Row]:
     common = {
         "activations": run.recipe.mode.activations,
         "kv_cache": run.recipe.mode.kv_cache,
-        "model": bench.model,
         "variant": run.variant.name,
         "quantization": quantization,
         "vlen": run.vlen,
         "zvfh": run.recipe.zvfh,
-        "threads": bench.threads,
         "prompt": run.prompt,
-        "depth": bench.depth,
         "path": bench.path_of(quantization),
     }
     phases = zip(PHASES, phases_of(len(measured.regions), calls), strict=True)

@@ -99,13 +99,10 @@ def peer_rows(
                 runs = {build: future.result() for build, future in futures.items()}
                 say(f"counted: {NAME} {format_}, VLEN {vlen}, prompt of {prompt}")
                 common = {
-                    "model": bench.model,
                     "variant": f"{NAME} {format_}",
                     "quantization": quantization,
                     "vlen": vlen,
-                    "threads": 1,
                     "prompt": prompt,
-                    "depth": bench.depth,
                     "path": None,
                     "activations": ACTIVATIONS[format_],
                 }

@@ -86,10 +86,8 @@ def product_rows(subject: Subject, say: Callable[[str], None]) -> Iterator[Row]:
             for prompt in bench.prompts:
                 products = Products(subject.config, prompt)
                 common = {
-                    "model": bench.model,
                     "quantization": QUANTIZATION,
                     "vlen": vlen,
-                    "threads": 1,
                     "prompt": prompt,
                     "layers": PRODUCTS,
                 }

@@ -134,7 +134,7 @@ def cost_of(row: Row) -> int:
 
 
 def measured_row(
-    common: Mapping[str, Any],
+    fields: Mapping[str, Any],
     bench: Bench,
     measured: Measurement,
     regions: PhaseRegions,
@@ -143,18 +143,19 @@ def measured_row(
     """Return the row of a phase, with functions and cycles if the options request them.
 
     Args:
-        common: fields of the row that are not counted.
+        fields: of the row, besides those that are counted or of the bench.
         bench: the bench's options.
         measured: result of the counter.
         regions: regions of the phase.
         program: the program, whose symbols name functions.
     """
-    peer = "build" in common
-    named = bench.profile or bench.core or common["threads"] > 1 or peer
+    peer = "build" in fields
+    named = bench.profile or bench.core or bench.threads > 1 or peer
     symbols = Symbols.of(program) if named else None
     counts = asdict(regions.counts(measured.regions))
     del counts["unknown_lmul"]
-    row = Row(**counts, **common)
+    of_bench = {"model": bench.model, "threads": bench.threads, "depth": bench.depth}
+    row = Row(**{**of_bench, **counts, **fields})
     if (bench.profile or peer) and symbols:
         functions = top_functions(measured.functions(symbols, regions.regions), regions.calls)
         kernels = tuple((f.symbol, f.share) for f in functions if _is_kernel(f)) if peer else ()

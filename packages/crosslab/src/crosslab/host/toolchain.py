@@ -82,7 +82,6 @@ class Toolchain:
         link: options that choose the linker.
         version: compiler and sysroot, for people.
         digest: the same for cache keys.
-        sysroot: ``-L`` of the emulator for dynamically linked programs; None: no such option.
     """
 
     kind: CompilerKind
@@ -92,7 +91,6 @@ class Toolchain:
     link: tuple[str, ...]
     version: str
     digest: str
-    sysroot: Path | None = None
 
     @property
     def is_clang(self) -> bool:
@@ -302,7 +300,6 @@ def _clang_cross() -> Toolchain | None:
         link=(f"--ld-path={lld}", "-Wl,--gc-sections"),
         version=text,
         digest=digest(text, libc, stdcpp),
-        sysroot=SYSROOT,
     )
 
 

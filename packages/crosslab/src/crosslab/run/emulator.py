@@ -29,19 +29,15 @@ class GuestMachine:
     Attributes:
         vlen: width of a vector register in bits; 0: a CPU without vectors.
         threads: value of TVM_NUM_THREADS.
-        memory: bytes of address space that the emulator may use; None: no limit.
         timeout: seconds after which the guest is killed.
         zvfh: the CPU has half-precision numbers, scalar and in vectors (Zfh and Zvfh).
-        sysroot: folder with the libraries of dynamically linked guests.
         environment: further environment variables of the guest.
     """
 
     vlen: int = 256
     threads: int = 1
-    memory: int | None = None
     timeout: float = 3600.0
     zvfh: bool = False
-    sysroot: Path = SYSROOT
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -122,8 +118,8 @@ def run_guest(
     """
     qemu = qemu or require_qemu()
     command = [*qemu.command, "-cpu", machine.cpu_of(qemu), "-seed", "1"]
-    if machine.sysroot.is_dir():
-        command += ["-L", str(machine.sysroot)]
+    if SYSROOT.is_dir():  # for dynamically linked guests
+        command += ["-L", str(SYSROOT)]
     command += [*plugin, str(program if cwd is None else program.resolve()), *arguments]
     result = _execute(command, machine, cwd)
     if result.returncode < 0:
@@ -140,9 +136,6 @@ def run_guest(
 
 
 def _execute(command: Sequence[str], machine: GuestMachine, cwd: Path | None) -> GuestResult:
-    if machine.memory is not None:
-        kilobytes = str(machine.memory // 1024)
-        command = ["/bin/sh", "-c", 'ulimit -v "$0"; exec "$@"', kilobytes, *command]
     start = time.monotonic()
     try:
         done = subprocess.run(
