@@ -34,8 +34,8 @@ def names_of(source: Path, module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
-def test_the_module_of_a_verb_has_a_main(verb: Verb) -> None:
-    assert "main" in names_of(ROOT / "packages/crosslab/src", verb.module)
+def test_the_module_of_a_verb_has_its_function(verb: Verb) -> None:
+    assert verb.function in names_of(ROOT / "packages/crosslab/src", verb.module)
 
 
 def test_a_verb_that_is_not_installed_names_its_package() -> None:

@@ -21,16 +21,17 @@ from groundwork.errors import exit_code_of
 
 @dataclass(frozen=True)
 class Verb:
-    """A command of crosslab: name, module with the function ``main(argv)``, and a description."""
+    """A command of crosslab: name, module, a description, and the function that gets its words."""
 
     name: str
     module: str
     what: str
+    function: str = "main"
 
 
 VERBS = (
-    Verb("doctor", "crosslab.host.doctor", "say which tools this machine has and what is missing"),
-    Verb("prepare", "crosslab.host.doctor", "install the missing system packages"),
+    Verb("doctor", "crosslab.host.doctor", "say which tools are here, and missing", "doctor"),
+    Verb("prepare", "crosslab.host.doctor", "install the missing system packages", "prepare"),
     Verb("kernels", "crosslab.assemble.kernels_cli", "compile the micro-kernels"),
     Verb("lock", "crosslab.models.sources.relock", "look up the pinned models again"),
     Verb("build-and-test", "crosslab.job.main_job", "build a model and check its answer in QEMU"),
@@ -92,15 +93,13 @@ def run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
-    known = {verb.name: verb.module for verb in verbs()}
+    known = {verb.name: verb for verb in verbs()}
     if argv[0] not in known:
         raise UserError(f"there is no verb {argv[0]!r}", remedy=_nearest(argv[0], known))
     try:
         # Imported here, so that a verb does not need the packages of other verbs.
-        module = importlib.import_module(known[argv[0]])
-        if known[argv[0]] == "crosslab.host.doctor":
-            return int(module.main(argv) or 0)
-        return int(module.main(argv[1:]) or 0)
+        verb = known[argv[0]]
+        return int(getattr(importlib.import_module(verb.module), verb.function)(argv[1:]) or 0)
     except ModuleNotFoundError as error:
         if error.name not in OF_SESSIONS:
             raise

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crosslab.artifact.dist import SERVICE, entries_of, name_of
+from crosslab.artifact.dist import SERVICE, entries_of, make_parents, name_of
 from crosslab.artifact.tarball import PLAIN, PROGRAM
 from crosslab.errors import LabError, UserError
 from groundwork.files import atomic_path
@@ -115,10 +115,7 @@ def write_deb(folder: Path, about: Mapping[str, Any], output: Path) -> Path:
 
 def _file(path: Path, executable: int) -> Path:
     """Make an empty file and its folders; modes do not depend on the umask."""
-    for parent in reversed(path.parents):
-        if not parent.exists():
-            parent.mkdir()
-            parent.chmod(0o755)
+    make_parents(path)
     path.touch()
     path.chmod(PROGRAM if executable else PLAIN)
     return path

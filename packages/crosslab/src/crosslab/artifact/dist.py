@@ -117,16 +117,21 @@ def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
 
 
+def make_parents(path: Path) -> None:
+    """Make the folders above a path; their modes do not depend on the umask."""
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            parent.mkdir()
+            parent.chmod(0o755)
+
+
 def _copy(source: Path, target: Path) -> None:
     """Copy a file or folder; file modes do not depend on the umask."""
     if source.is_dir():
         for file in sorted(p for p in source.rglob("*") if p.is_file()):
             _copy(file, target / file.relative_to(source))
         return
-    for parent in reversed(target.parents):
-        if not parent.exists():
-            parent.mkdir()
-            parent.chmod(0o755)
+    make_parents(target)
     if target.name == LIBRARY:
         target.write_bytes(normalised_tar(source))
     else:

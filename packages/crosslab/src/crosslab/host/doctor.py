@@ -288,9 +288,3 @@ def _install_zig() -> None:
             remedy=_what_to_type(missing_packages(examine())),
             exit_code=2,
         )
-
-
-def main(argv: Sequence[str]) -> int:
-    """Do ``doctor`` or ``prepare``, whichever comes first in ``argv``."""
-    verb = {"doctor": doctor, "prepare": prepare}[argv[0]]
-    return verb(argv[1:])
