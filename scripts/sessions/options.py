@@ -190,22 +190,22 @@ def check_trees(known: argparse.Namespace) -> None:
             _check_name(option, name.partition("/")[0], lock["upstreams"], "upstream")
             is_there = ":" in place or (place and Path(place).expanduser().is_dir())
             if option == "--mirror" and not is_there:
-                raise _mistake(
+                raise mistake(
                     f"--mirror {value}: there is no such folder",
                     "give a folder that holds a git repository, or a URL",
                 )
             if option == "--source" and place not in ("wheel", "git"):
-                raise _mistake(f"--source {value}: no such source", "sources: wheel, git")
+                raise mistake(f"--source {value}: no such source", "sources: wheel, git")
 
 
 def _check_name(option: str, name: str, known: Collection[str], what: str) -> None:
     """Raise when a name of an option is unknown."""
     if name not in known:
         remedy = meant(name, known, f"{what}s", f"{option} ")
-        raise _mistake(f"{option} {name}: there is no such {what}", remedy)
+        raise mistake(f"{option} {name}: there is no such {what}", remedy)
 
 
-def _mistake(what: str, remedy: str) -> CommandError:
+def mistake(what: str, remedy: str) -> CommandError:
     """Return the error for a mistake in the options."""
     return CommandError(what, remedy=remedy, exit_code=USER_MISTAKE)
 

@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
 from groundwork.hashing import digest
-from sessions.upstream_suite import BEFORE, Suite, Table, mistake, run_git
+from sessions.options import mistake
+from sessions.upstream_suite import BEFORE, Suite, Table, run_git
 
 FILE = "<file>"  # test id of a file that cannot be collected
 _CRASHES = 30  # of tests in a file, after which the rest is not run

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from groundwork.errors import USER_MISTAKE, CommandError
+from groundwork.errors import CommandError
 from groundwork.files import atomic_write
+from sessions.options import mistake
 
 TABLE = "upstream-tests.toml"
 _MODULE = "<file>"  # forkpatch's name of the lines outside of functions
@@ -91,11 +92,6 @@ def read_table(path: Path) -> Table | None:
     if both := set(table.run) & set(table.left_out):
         raise mistake(f"{path}: {min(both)} is in both lists, run and left-out", "strike one")
     return table
-
-
-def mistake(what: str, remedy: str) -> CommandError:
-    """Return the error for a mistake of the user."""
-    return CommandError(what, remedy=remedy, exit_code=USER_MISTAKE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ import nox
 from platformdirs import user_cache_path
 
 from groundwork.command_line import Parser, seconds_of
-from groundwork.errors import USER_MISTAKE, CommandError
+from groundwork.errors import CommandError
 from groundwork.files import atomic_write_json
 from sessions.environments import first_look, install, install_torch
-from sessions.options import TREE_OPTIONS, check_trees
+from sessions.options import TREE_OPTIONS, check_trees, mistake
 from sessions.requirements import ROOT, versions_lock
 from sessions.trees import WORK, Trees, apply, variant
 from sessions.upstream_runs import Change, ComparedTest, Outcome, Runner, Side, SuiteFile, compare
@@ -94,19 +94,17 @@ def _checked(parser: Parser, options: argparse.Namespace) -> argparse.Namespace:
         listed = {Path(name).stem for one in names for name in one}
         for name in options.without:
             if name.removesuffix(".patch") not in listed:
-                raise CommandError(
+                raise mistake(
                     f"--without {name}: no series of release {release} has it",
-                    remedy="name a patch of patches/UPSTREAM/VERSION/series; --release R chooses "
+                    "name a patch of patches/UPSTREAM/VERSION/series; --release R chooses "
                     "the release",
-                    exit_code=USER_MISTAKE,
                 )
     tables = [read_table(path) for path in ROOT.glob(f"patches/*/{TABLE}")]
     for name in options.files:
         if not any(name in path for table in tables if table for path in table.run):
-            raise CommandError(
+            raise mistake(
                 f"{name} is part of no path that patches/UPSTREAM/{TABLE} lists to run",
-                remedy="name another file, or leave it out for all",
-                exit_code=USER_MISTAKE,
+                "name another file, or leave it out for all",
             )
     return options
 
@@ -168,10 +166,9 @@ def _run(session: nox.Session, trees: Trees, options: argparse.Namespace) -> lis
     wrong, files = list[str](), list[tuple[Suite, str]]()
     suites = [suite for name in trees.paths if (suite := _suite(session, trees, name, options))]
     if not suites:
-        raise CommandError(
+        raise mistake(
             f"release {trees.release}: no upstream has tests here that can be run",
-            remedy=f"write patches/UPSTREAM/{TABLE}, and name clones: --mirror UPSTREAM=PATH",
-            exit_code=USER_MISTAKE,
+            f"write patches/UPSTREAM/{TABLE}, and name clones: --mirror UPSTREAM=PATH",
         )
     for suite in suites:
         names = [f"{one.removesuffix('.patch')}.patch" for one in options.without]
@@ -234,7 +231,7 @@ def _suite(
         what = f"no mirror of {upstream} has {commit or 'the commit of its tests'}"
         remedy = f"name a clone: --mirror {upstream}=PATH"
         if upstream in options.require:
-            raise CommandError(what, remedy=remedy, exit_code=USER_MISTAKE)
+            raise mistake(what, remedy)
         session.warn(f"not run: {what}; {remedy}")
         return None
     folder = WORK / "upstream-tests" / f"{upstream}-{commit[:12]}"
@@ -258,10 +255,9 @@ def _sides(session: nox.Session, trees: Trees, without: Sequence[str]) -> tuple[
         if gone:
             others[name] = variant(session, trees, name, "without", "--without", *gone)
     if left:
-        raise CommandError(
+        raise mistake(
             f"--without {min(left)}: the tree of its upstream is missing",
-            remedy="name a clone of it: --mirror UPSTREAM=PATH",
-            exit_code=USER_MISTAKE,
+            "name a clone of it: --mirror UPSTREAM=PATH",
         )
     return ours, Side("without", others, packages)
 
