@@ -11,6 +11,7 @@ import re
 import secrets
 import socket
 import struct
+from contextlib import closing
 from enum import IntEnum
 from typing import Any
 
@@ -104,11 +105,8 @@ def summary(address: Address, timeout: float = 10.0) -> dict[str, Any]:
     Raises:
         OSError: the tracker does not answer.
     """
-    connection = TrackerConnection(address, timeout)
-    try:
+    with closing(TrackerConnection(address, timeout)) as connection:
         code, table = connection.ask(TrackerCode.SUMMARY)
-    finally:
-        connection.close()
     if code != 0 or not isinstance(table, dict):
         raise ConnectionError(f"{address} is not an RPC tracker")
     return table

@@ -9,7 +9,7 @@ import platform
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ class Provenance:
         also = SHIPPED_PACKAGES | {"apache-tvm"}
         parts = build_packages(self.project, groups, also)
         # TVM's wheel is only the compiler; the runtime in the artefact is from the tree.
-        return [_built_only(part) if part.name == "apache-tvm" else part for part in parts]
+        return [replace(part, shipped=part.name in SHIPPED_PACKAGES) for part in parts]
 
     def inputs(self) -> dict[str, Any]:
         """Return the manifest's inputs: digests of files and trees, and versions of packages."""
@@ -328,10 +328,6 @@ def _archive(library: str) -> Part:
     return Part(
         library, archive.version, archive.license, shipped=True, purl=purl, sha256=archive.sha256
     )
-
-
-def _built_only(part: Part) -> Part:
-    return Part(part.name, part.version, part.licence, shipped=False, purl=part.purl)
 
 
 def _plain(command: Sequence[str]) -> list[str]:

@@ -105,10 +105,6 @@ def llama_cpp_sources(cache: Path) -> Path:
     return _unpacked(source, parts, cache, LLAMA_CPP, key, known=known)
 
 
-def _httplib_of(llama_cpp: Path) -> Path:
-    return llama_cpp / _CARRIED / read_library(HTTPLIB).folder
-
-
 def package_folder(module: str, package: str) -> Path:
     """Return the folder of an installed Python module.
 
@@ -138,15 +134,16 @@ def licences(cache: Path) -> dict[str, Path]:
         LabError: an archive cannot be had.
     """
     of_json = (f for f in metadata.files("nlohmann-json") or () if f.name == "LICENSE")
-    llama_cpp = llama_cpp_sources(cache)
+    llama_cpp = llama_cpp_sources(cache) / _CARRIED
+    httplib, stb = (llama_cpp / read_library(name).folder for name in (HTTPLIB, STB))
     xgrammar, jsoncons = (archive_sources(name, cache) for name in (XGRAMMAR, JSONCONS))
     return {
-        "licenses/cpp-httplib/LICENSE": _httplib_of(llama_cpp) / "LICENSE",
+        "licenses/cpp-httplib/LICENSE": httplib / "LICENSE",
         "licenses/nlohmann-json/LICENSE": Path(str(next(of_json).locate())),
-        "licenses/llama.cpp/LICENSE": llama_cpp / _CARRIED / "LICENSE",
+        "licenses/llama.cpp/LICENSE": llama_cpp / "LICENSE",
         "licenses/xgrammar/LICENSE": xgrammar / "LICENSE",
         # Their licences are comments in them.
-        "licenses/stb/stb_image.h": llama_cpp / _CARRIED / read_library(STB).folder / "stb_image.h",
+        "licenses/stb/stb_image.h": stb / "stb_image.h",
         "licenses/picojson/picojson.h": xgrammar / "3rdparty" / "picojson" / "picojson.h",
         "licenses/jsoncons/json.hpp": jsoncons / _HEADERS / "jsoncons" / "json.hpp",
     }
