@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from crosslab.errors import LabError
 from crosslab.host.toolchain import CompilerKind
 from crosslab.models.params import INDEX_FILE, read_params
 from crosslab.models.reference import Answer, answer
-from crosslab.run.emulator import GuestMachine, GuestResult, require_qemu, run_guest
+from crosslab.run.emulator import GuestMachine, require_qemu, run_guest
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.tokenizer.device_tokenizer import pack
 
@@ -61,11 +62,11 @@ def words(params: Path, *more: str, tokens: list[int] | None = None) -> list[str
     return ["--params", str(params), "--tokens", ids, "--max-new", str(MAX_NEW), *more]
 
 
-def run(runner: Path, arguments: list[str], vlen: int = VLEN) -> GuestResult:
+def run(runner: Path, arguments: list[str], vlen: int = VLEN) -> CompletedProcess[str]:
     return run_guest(runner, arguments, GuestMachine(vlen=vlen, timeout=120), check=False)
 
 
-def check_answer(result: GuestResult, logits: Path, expected: Answer) -> dict[str, Any]:
+def check_answer(result: CompletedProcess[str], logits: Path, expected: Answer) -> dict[str, Any]:
     assert result.returncode == 0, result.stderr
     report: dict[str, Any] = json.loads(result.stdout)
     assert report["tokens"] == list(expected.tokens)
@@ -390,7 +391,7 @@ def test_pages_name_options_of_its_help(helped: dict[tuple[str, ...], dict[str, 
         assert named <= known, page
 
 
-def refuses(result: GuestResult, message: str) -> None:
+def refuses(result: CompletedProcess[str], message: str) -> None:
     assert message in result.stderr
     assert result.stderr.startswith("runner: ")
     assert result.stdout == ""
@@ -563,10 +564,9 @@ def test_answers_on_this_machine_with_sanitizers(
     """The same sources natively, so that what QEMU forgives is found."""
     logits = tmp_path / "logits.bin"
 
-    def native(arguments: list[str]) -> GuestResult:
+    def native(arguments: list[str]) -> CompletedProcess[str]:
         command, environment = [str(host_runner), *arguments], tiny_runner.host_environment()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        return GuestResult(done.returncode, done.stdout, done.stderr, 0)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     result = native(words(params, "--json", "--logits", str(logits), "--prefill-chunk", "4"))
     check_answer(result, logits, expected)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from support.tiny_runner import CONFIG, VLEN
 
 from crosslab.assemble.link import link_runner
 from crosslab.compile.driver import compile_llama
-from crosslab.run.emulator import GuestMachine, GuestResult, run_guest
+from crosslab.run.emulator import GuestMachine, run_guest
 
 pytestmark = pytest.mark.usefixtures("emulator")
 
@@ -32,7 +33,7 @@ def params(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_runner.write_random_params(library, folder)
 
 
-def bench(program: Path, params: Path, *more: str) -> GuestResult:
+def bench(program: Path, params: Path, *more: str) -> CompletedProcess[str]:
     machine = GuestMachine(vlen=VLEN, timeout=120)
     return run_guest(program, ["bench", "--params", str(params), *more], machine, check=False)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from crosslab.errors import LabError, UserError
 from crosslab.host.toolchain import SYSROOT, Emulator, require_qemu
@@ -70,23 +70,6 @@ def _halves(qemu: tuple[int, ...]) -> dict[str, str]:
     return {"Zfh": "true"} if qemu < (8, 1) else {"zfh": "true", "zvfh": "true"}
 
 
-@dataclass(frozen=True)
-class GuestResult:
-    """Result of one guest process.
-
-    Attributes:
-        returncode: exit code of the guest.
-        stdout: standard output.
-        stderr: standard error.
-        seconds: duration of the emulation.
-    """
-
-    returncode: int
-    stdout: str
-    stderr: str
-    seconds: float
-
-
 def run_guest(
     program: Path,
     arguments: Sequence[str] = (),
@@ -96,7 +79,7 @@ def run_guest(
     qemu: Emulator | None = None,
     plugin: Sequence[str] = (),
     check: bool = True,
-) -> GuestResult:
+) -> CompletedProcess[str]:
     """Run a program in the emulator, without this machine's environment variables.
 
     Environment and arguments lie on the guest's stack: instruction counts are reproducible only if
@@ -122,21 +105,22 @@ def run_guest(
         command += ["-L", str(SYSROOT)]
     command += [*plugin, str(program if cwd is None else program.resolve()), *arguments]
     result = _execute(command, machine, cwd)
-    if result.returncode < 0:
-        raise LabError(f"{program.name} was ended by {_signal(result)}{_last(result)}")
+    code, last = result.returncode, _last(result.stdout, result.stderr)
+    if code < 0:
+        raise LabError(f"{program.name} was ended by {_signal(code)}{last}")
     if any(mark in result.stderr for mark in CPU_OPTION_REFUSED) and not result.stdout:
         have = ".".join(map(str, qemu.version))
-        raise LabError(f"QEMU {have} does not know the CPU {machine.cpu_of(qemu)}{_last(result)}")
-    if check and result.returncode != 0:
+        raise LabError(f"QEMU {have} does not know the CPU {machine.cpu_of(qemu)}{last}")
+    if check and code != 0:
         raise LabError(
-            f"{program.name} failed with exit code {result.returncode}{_last(result)}",
-            exit_code=2 if result.returncode == 2 else 1,
+            f"{program.name} failed with exit code {code}{last}", exit_code=2 if code == 2 else 1
         )
     return result
 
 
-def _execute(command: Sequence[str], machine: GuestMachine, cwd: Path | None) -> GuestResult:
-    start = time.monotonic()
+def _execute(
+    command: Sequence[str], machine: GuestMachine, cwd: Path | None
+) -> CompletedProcess[str]:
     try:
         done = subprocess.run(
             command,
@@ -148,27 +132,24 @@ def _execute(command: Sequence[str], machine: GuestMachine, cwd: Path | None) ->
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        partial = GuestResult(0, _text(error.stdout), _text(error.stderr), machine.timeout)
-        raise LabError(
-            f"the guest did not end within {machine.timeout:g} s{_last(partial)}"
-        ) from error
-    seconds = time.monotonic() - start
-    return GuestResult(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
+        last = _last(_text(error.stdout), _text(error.stderr))
+        raise LabError(f"the guest did not end within {machine.timeout:g} s{last}") from error
+    return CompletedProcess(command, done.returncode, _text(done.stdout), _text(done.stderr))
 
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", errors="replace")
 
 
-def _signal(result: GuestResult) -> str:
+def _signal(returncode: int) -> str:
     try:
-        return signal.Signals(-result.returncode).name
+        return signal.Signals(-returncode).name
     except ValueError:
-        return f"signal {-result.returncode}"
+        return f"signal {-returncode}"
 
 
-def _last(result: GuestResult) -> str:
-    lines = [*result.stdout.splitlines(), *result.stderr.splitlines()][-LAST_LINES:]
+def _last(*outputs: str) -> str:
+    lines = [line for output in outputs for line in output.splitlines()][-LAST_LINES:]
     if not lines:
         return "; it printed nothing"
     return "; its last output:\n  " + "\n  ".join(lines)
