@@ -62,15 +62,19 @@ def test_every_published_speed_is_predicted_within_the_bars() -> None:
     rows = judged()
     assert len(rows) == len(read_rows()) >= 70
     for bars, chosen in (
-        ((0.06, 0.26), [one for one in rows if not one.row.assumed]),
-        ((0.14, 0.34), [one for one in rows if one.row.assumed]),
+        ((0.055, 0.18), [one for one in rows if not one.row.assumed]),
+        ((0.15, 0.3), [one for one in rows if one.row.assumed]),
     ):
         errors = [abs(one.error) for one in chosen]
         assert statistics.median(errors) <= bars[0]
         assert max(errors) <= bars[1]
-    left = [abs(one.left_out) for one in rows if not math.isnan(one.left_out)]
-    assert statistics.median(left) <= 0.125
-    assert max(left) <= 0.34
+    for bars, chosen in (
+        ((0.1, 0.3), rows),
+        ((0.08, 0.2), [one for one in rows if not one.row.assumed]),
+    ):
+        left = [abs(one.left_out) for one in chosen if not math.isnan(one.left_out)]
+        assert statistics.median(left) <= bars[0]
+        assert max(left) <= bars[1]
     # docs/boards.md has this table: uv run crosslab board-check --docs docs/boards.md
     assert f"\n{markdown_of(read_boards(), rows)}\n" in PAGE.read_text(encoding="utf-8")
 
@@ -88,13 +92,17 @@ def test_work_takes_the_longer_of_computing_and_waiting() -> None:
     computing = Work(cycles=100, products=200, unit="u", unit_adds=400)
     assert BOARD.seconds(computing, 1) == pytest.approx((100 + 2 * 200 + 0.5 * 400) / 1e9)
     waiting = replace(computing, memory_lines=1000, l2_lines=500, barriers=3)
-    lines = 1000 * (10 + 4 * 5 + 20) + 500 * 2
+    lines = 1000 * (10 + 4 * 5 + 20)
     assert BOARD.seconds(waiting, 4) == pytest.approx(lines / 1e9 + 3 * 4e-7)
     huge = lines - 1000 * 20
     assert BOARD.seconds(waiting, 4, huge_pages=True) == pytest.approx(huge / 1e9 + 3 * 4e-7)
     # The KV cache has pages of 4 KiB, also where the weights lie in huge pages.
     cached = replace(waiting, memory_lines=0, cache_lines=1000)
     assert BOARD.seconds(cached, 4, huge_pages=True) == BOARD.seconds(waiting, 4)
+    # A core does not compute while it waits for a line that misses L1, be it in L2 or not.
+    missing = replace(computing, memory_lines=2, cache_lines=3, l2_lines=500)
+    both = (100 + 2 * 200 + 0.5 * 400 + 505 * 2) / 1e9
+    assert BOARD.seconds(missing, 1) == pytest.approx(both)
 
 
 def test_a_cache_that_holds_a_block_misses_nothing() -> None:
@@ -110,23 +118,41 @@ def test_a_token_reads_each_weight_once_and_a_prompt_walks_as_its_program() -> N
     lines = 2048 * 2048 * 18 / 32 * 3 / 64
     kernels = kernel_cycles("spacemit-x60")
     adds = 2048 * 2048 * 3
-    token = product(LAYOUT, programs()["rvv-repack"], matrix, 1, threads=4)
+    (token,) = product(LAYOUT, programs()["rvv-repack"], matrix, 1, threads=4)
     assert token == Work(products=adds / 4 * kernels["gemv q4_0"], memory_lines=lines / 4)
-    prompt = product(LAYOUT, programs()["rvv-repack"], matrix, 64, threads=4)
-    assert prompt.products == adds * 64 / 4 * kernels["gemm q4_0"]
+    first, rest = product(LAYOUT, programs()["rvv-repack"], matrix, 64, threads=4)
+    # The first of 16 tiles of four tokens fetches the weights; memory waits for no other tile.
+    assert first.products == pytest.approx(adds * 4 / 4 * kernels["gemm q4_0"])
+    assert first.memory_lines == lines / 4
+    assert first.products + rest.products == pytest.approx(adds * 64 / 4 * kernels["gemm q4_0"])
     # Four threads walk chunks of 128 rows, which are larger than L2 together, for each 4 tokens.
     chunk = 128 * 2048 * 18 / 32
     missed = miss_rate(chunk, 32768) * miss_rate(chunk, 524288 / 4)
-    assert prompt.memory_lines == pytest.approx(lines / 4 * (1 + 15 * missed))
+    assert rest.memory_lines == pytest.approx(lines / 4 * 15 * missed)
     dots = product(LAYOUT, programs()["rvv-dot"], matrix, 64, threads=4)
-    assert dots.memory_lines == pytest.approx(lines / 4 * 4)
-    assert dots.products == adds * 64 / 4 * kernels["dot q4_0"]
+    assert sum(work.memory_lines for work in dots) == pytest.approx(lines / 4 * 4)
+    assert sum(work.products for work in dots) == adds * 64 / 4 * kernels["dot q4_0"]
     # A number of rows that is not a multiple of 16 is not repacked.
     odd = product(LAYOUT, programs()["rvv-repack"], Matrix(40, 256, "q4_0"), 4, threads=1)
-    assert odd.products == 40 * 256 * 4 * kernels["dot q4_0"]
+    assert sum(work.products for work in odd) == 40 * 256 * 4 * kernels["dot q4_0"]
     assert dot_products().batch == 16
-    unit = product(LAYOUT, programs()["ime1"], matrix, 1, threads=4)
+    (unit,) = product(LAYOUT, programs()["ime1"], matrix, 1, threads=4)
     assert (unit.unit, unit.unit_adds) == ("ime1", adds / 4 * 4)
+    # A thread of the older build takes 128 tokens at a time, one of the newer build 16.
+    for name, passes in (("ime1", 2), ("ime1-huge-pages", 16)):
+        first, _ = product(LAYOUT, programs()[name], matrix, 256, threads=4)
+        assert first.memory_lines == pytest.approx(lines / 4 * passes)
+
+
+def test_two_rows_of_halves_meet_all_tokens_of_a_pass() -> None:
+    # 64 tokens of 4 KiB are larger than L1, two rows are not: each two rows read the lines of all
+    # tokens again, and no tile reads the weights again.
+    matrix = Matrix(2048, 2048, "f16")
+    first, rest = product(LAYOUT, programs()["rvv-sgemm"], matrix, 64, threads=1)
+    assert first.memory_lines == matrix.size / 64
+    read = 2048 / 2 * 64 * 2048 * 2 / 64
+    assert rest.l2_lines == pytest.approx(read * miss_rate(64 * 4096, 32768))
+    assert rest.memory_lines == 0
 
 
 def test_attention_without_flash_takes_all_columns_of_the_cache() -> None:
@@ -153,11 +179,39 @@ def test_attention_without_flash_takes_all_columns_of_the_cache() -> None:
     assert attention("rvv-dot", Phase(512)).cache_lines - read == pytest.approx(
         512 * token.l2_lines
     )
-    # Flash attention takes what the mask shows.
-    flash = attention("rvv-flash", Phase(64)).cycles
-    assert flash == pytest.approx(
-        kernels["attention_tile"] * config.layers * config.heads * 64 * 2 * 64 * 65 / 2
-    )
+
+
+def test_flash_attention_takes_tiles_of_queries_and_keys() -> None:
+    config, kernels = shapes()["tinyllama-1.1b"], kernel_cycles("spacemit-x60")
+    weights = matrices(config, "Q4_0")
+
+    def attention(name: str, phase: Phase, threads: int = 1) -> Work:
+        return [*phase_work(LAYOUT, programs()[name], config, weights, phase, threads)][-2]
+
+    heads, d = config.layers * config.heads, config.head_dim
+    tile = 64 * 64 * 2 * d * kernels["attention_tile"]
+    hidden = kernels["attention_tile hidden"]
+    # 64 tokens are a tile of a head, which sees 64 keys of a cache that is padded to 256.
+    one = attention("rvv-flash", Phase(64))
+    assert one.cycles == pytest.approx(heads * (tile + 64 * 192 * hidden))
+    # Of the two tiles of 128 tokens, the second one sees 128 keys; four threads cut no tile.
+    two = attention("rvv-flash", Phase(128), 4)
+    assert two.cycles == pytest.approx(heads * (3 * tile + 64 * (192 + 128) * hidden) / 4)
+    # Fewer tokens take no tiles, and parts that are no whole tiles cost as much as whole ones.
+    few = attention("rvv-flash", Phase(63))
+    assert few.cycles == pytest.approx(heads * 63 * 2 * d * 32 * kernels["attention"])
+    assert attention("rvv-flash", Phase(65)).cycles > 1.9 * one.cycles
+    # Ours has 16 queries of all heads that share keys: two tokens of TinyLlama's eight.
+    ours = attention("ours", Phase(16))
+    step = 16 * 16 * (2 * d * kernels["ours attention 64"] + kernels["softmax"])
+    assert ours.cycles == pytest.approx(config.layers * config.kv_heads * 8 * step)
+    # Each tile reads the keys and values that it sees, from memory where a head's exceed L2.
+    long = attention("rvv-flash", Phase(64, 16384))
+    read = heads * (16384 + 64) * 2 * d * 2 / 64
+    once = cache_lines(LAYOUT, config, Phase(64, 16384), 2, 1)
+    missed = miss_rate((16384 + 64) * 2 * d * 2, 524288)
+    assert missed > 0.9
+    assert long.cache_lines == pytest.approx(once + (read - once) * missed)
 
 
 def test_a_format_gives_each_matrix_the_type_of_its_file() -> None:
@@ -322,7 +376,7 @@ def test_published_speeds_decide_for_the_pipeline(
     rows = [row for row in read_rows() if row.board == "k1"]
     board = BOARDS["k1"]
     other = fit(replace(board, layout=replace(board.layout, measure=measure)), rows)
-    assert loss(other, rows) > 1.35 * loss(board, rows)
+    assert loss(other, rows) > 1.2 * loss(board, rows)
     assert main(["--board", "sg2044", "--measure", measure]) == 0
     assert "sg2044: fitted to 2 rows" in capsys.readouterr().out
     with pytest.raises(UserError, match="leave out --board and --measure"):

@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from crosslab.assemble.kernels import read_kernels
 from crosslab.assemble.pinned_archive import read_archive
-from crosslab.bench.kernel_bench import Case, build, count
+from crosslab.bench.kernel_bench import Case, attention_case, build, count
 from crosslab.boards.board import read_boards
 from crosslab.boards.kernels import FILE, HEADER
 from crosslab.cached_build import CACHE_OPTION, cached_build
@@ -37,6 +38,8 @@ DIGITS = 4
 # Rows, outputs and inputs of our products with weights in a file's blocks.
 PROMPT, TOKEN = (64, 512, 2048), (1, 512, 2048)
 OURS = ("q4_0", "q8_0", "q4_K", "q6_K")
+# Keys in a tile of our attention, and sizes of a head.
+KEYS, HEADS = 16, (64, 128)
 
 
 def count_kernels(cores: Sequence[Core], cache: Path, file: Path = FILE) -> None:
@@ -88,14 +91,25 @@ def _earlier(file: Path) -> dict[str, list[list[str]]]:
 
 def _ours(core: Core, cache: Path) -> Iterator[tuple[str, Cycles, int]]:
     """Yield name, cycles and multiply-adds of our products, with kernels compiled for the core."""
-    cases = [Case(f"gemm_gguf_{kind.lower()}", sizes) for kind in OURS for sizes in (PROMPT, TOKEN)]
+    named = [
+        (
+            f"ours {'gemm' if sizes is PROMPT else 'gemv'} {kind}",
+            [Case(f"gemm_gguf_{kind.lower()}", sizes)],
+        )
+        for kind in OURS
+        for sizes in (PROMPT, TOKEN)
+    ]
+    kernels = [kernel for kernel in read_kernels() if kernel.kv_tile == KEYS]
+    for head in HEADS:  # queries by keys, and scores by values
+        products = [attention_case(kernel) for kernel in kernels if kernel.d == head]
+        named.append((f"ours attention {head}", products))
+    cases = [case for _, some in named for case in some]
     with tempfile.TemporaryDirectory(prefix="board-kernels-") as folder:
         measured = count(build(Path(folder), cache, core=core), cases, core.vlen, cache)
-    for region, case in enumerate(cases):
-        cycles = all_cycles(core, measured, [region])
-        kind = OURS[region // 2]
-        name = f"ours {'gemm' if case.sizes is PROMPT else 'gemv'} {kind}"
-        yield name, cycles, case.macs
+    region = 0
+    for name, some in named:
+        regions = range(region, region := region + len(some))
+        yield name, all_cycles(core, measured, regions), sum(case.macs for case in some)
 
 
 def _program(cache: Path) -> Path:

@@ -25,6 +25,7 @@ from crosslab.boards.matrices import (
     seconds,
     waits,
 )
+from crosslab.boards.predictions import PROGRAM
 from crosslab.boards.published import DECODE, PROMPT
 from crosslab.cores.core import core_option
 from crosslab.models.config import LlamaConfig
@@ -87,19 +88,26 @@ def predict(
         vlen = core_option(board.core).vlen
         program = next(programs()[name] for name in PEERS if programs()[name].vlen in (0, vlen))
         works = [*phase_work(board.layout, program, config, weights, phase, threads)]
-        work = Work(
-            memory_lines=sum(work.memory_lines for work in works),
-            cache_lines=sum(work.cache_lines for work in works),
-            l2_lines=sum(work.l2_lines for work in works),
-        )
     else:
         item = cache_item(kv_cache, config.head_dim)
-        work = Work(
+        read = Work(
+            1.0,
             memory_lines=bytes_of_weights(weights) / threads / board.layout.line,
             cache_lines=cache_lines(board.layout, config, phase, item, threads),
+            barriers=waits(config),
         )
-    work = replace(work, products=cycles / threads, barriers=waits(config))
-    speed = phase.tokens / board.seconds(work, threads, huge_pages=not peer)
+        works = [read]
+        if phase.tokens > 1:  # only the first tile of tokens waits for the weights
+            first = min(1.0, programs()[PROGRAM].routes["q4_0"].tokens / phase.tokens)
+            works = [replace(read, cycles=first, cache_lines=0.0, barriers=0.0)]
+            works += [replace(read, cycles=1 - first, memory_lines=0.0)]
+    # The counted cycles are shared out as the model's own.
+    share = cycles / threads / sum(work.cycles + work.products for work in works)
+    taken = 0.0
+    for work in works:
+        counted = replace(work, cycles=0.0, products=share * (work.cycles + work.products))
+        taken += board.seconds(counted, threads, huge_pages=not peer)
+    speed = phase.tokens / taken
     return Speed(speed, error_of(board, PROMPT if phase.tokens > 1 else DECODE))
 
 

@@ -41,7 +41,8 @@ class Memory:
         queue: time in which the memory serves one line; each thread waits for one line of each
             thread.
         page: further wait in pages of 4 KiB: the TLB's walk, and the prefetcher's new start.
-        l2: wait for a line that misses L1 and hits L2.
+        l2: wait of a core for a line that misses L1, during which it does not compute; 0: it
+            computes meanwhile.
     """
 
     latency: float
@@ -125,7 +126,8 @@ class Board:
     def seconds(self, work: Work, threads: int, *, huge_pages: bool = False) -> float:
         """Return the seconds of work that threads share.
 
-        Loads from memory and L2 run beside computation: the longer of both counts.
+        A core computes, and waits for each line that misses L1; beside it, memory delivers lines to
+        L2. The longer of both counts.
 
         Args:
             work: work of the busiest thread.
@@ -135,10 +137,10 @@ class Board:
         cycles = work.cycles + work.products * self.scale
         if work.unit:
             cycles += work.unit_adds * dict(self.units)[work.unit]
-        computing = cycles / self.clock
+        missed = work.memory_lines + work.cache_lines + work.l2_lines
+        computing = cycles / self.clock + missed * self.memory.l2
         waiting = work.memory_lines * self.line_seconds(threads, huge_pages=huge_pages)
         waiting += work.cache_lines * self.line_seconds(threads)
-        waiting += work.l2_lines * self.memory.l2
         return max(computing, waiting) + work.barriers * self.barrier * threads
 
     def with_parameter(self, name: str, value: float) -> Board:

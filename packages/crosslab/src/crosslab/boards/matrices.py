@@ -75,6 +75,34 @@ class Route:
 
 
 @dataclass(frozen=True)
+class Flash:
+    """The walk of flash attention: a tile of queries meets a step of keys after the other.
+
+    Attributes:
+        kernel: kernel in ``kernels.csv``, of a multiply-add; ``{}`` is the size of a head, 64 or
+            128.
+        queries: queries of a tile; a tile that is filled in part costs as much.
+        keys: keys of a step.
+        least: tokens from which on there are tiles; fewer take the kernel ``attention``.
+        grouped: True if a tile has the query heads of a KV head.
+        parts: parts of a thread's queries, which end tiles; 0: a head ends them.
+        softmax: kernel of an element of the softmax; empty: ``kernel`` has it.
+        hidden: kernel of a hidden key with a query; empty: it costs nothing.
+        cycles: cycles of a multiply-add in place of those of ``kernel``; 0: they are counted.
+    """
+
+    kernel: str
+    queries: int
+    keys: int
+    least: int = 2
+    grouped: bool = False
+    parts: int = 0
+    softmax: str = ""
+    hidden: str = ""
+    cycles: float = 0.0
+
+
+@dataclass(frozen=True)
 class Program:
     """A build of llama.cpp, or ours.
 
@@ -84,9 +112,8 @@ class Program:
         only: other types have no products; else they take dot products.
         vlen: bits in a vector register that its kernels are written for; 0: any.
         huge_pages: weights lie in huge pages.
-        flash: attention is flash attention; else products of halves and a softmax.
-        padding: the products of the attention take a multiple of so many columns of the cache.
-        attention: cycles of its multiply-add in prompts; 0: counted.
+        flash: walk of flash attention; None: products of halves and a softmax.
+        padding: the attention takes a multiple of so many columns of the cache.
         cache: bytes of a number in the KV cache.
     """
 
@@ -95,9 +122,8 @@ class Program:
     only: bool = False
     vlen: int = 0
     huge_pages: bool = False
-    flash: bool = False
+    flash: Flash | None = None
     padding: int = 256
-    attention: float = 0.0
     cache: float = 2.0
 
 
@@ -115,6 +141,7 @@ def formats() -> tuple[str, ...]:
 def programs() -> Mapping[str, Program]:
     """Return the programs of ``llama_cpp.toml`` by name."""
     routes = {name: Route(**fields) for name, fields in _table()["route"].items()}
+    flash = {name: Flash(**fields) for name, fields in _table()["flash"].items()}
     return {
         name: Program(
             name,
@@ -122,9 +149,8 @@ def programs() -> Mapping[str, Program]:
             p.get("only", False),
             p.get("vlen", 0),
             p.get("huge_pages", False),
-            p.get("flash", False),
+            flash.get(p.get("flash", "")),
             p.get("padding", 256),
-            p.get("attention", 0.0),
             p.get("cache", 2.0),
         )
         for name, p in _table()["program"].items()
@@ -199,8 +225,13 @@ def _fitting(kind: str, columns: int) -> str:
     return kind if columns % LARGE_BLOCK == 0 else str(_table()["small"].get(kind, kind))
 
 
-def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threads: int) -> Work:
+def product(
+    layout: Layout, program: Program, matrix: Matrix, tokens: int, threads: int
+) -> tuple[Work, ...]:
     """Return one thread's work in the products of ``matrix.count`` matrices with ``tokens`` tokens.
+
+    The first part is that of the tiles that fetch weights from memory; the other tiles find them in
+    a cache, or fetch them again.
 
     Raises:
         UserError: the program has no such products, or a kernel was not counted.
@@ -214,10 +245,10 @@ def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threa
     if route is None or (route.rows == 0 and matrix.rows % 16):
         route = dot_products()
     adds = matrix.rows * matrix.columns * tokens * matrix.count / threads
-    work = _arithmetic(layout, route, matrix.kind, tokens, adds)
     size = matrix.size * matrix.count / threads / layout.line
     if tokens == 1:
-        return replace(work, memory_lines=size)
+        work = _arithmetic(layout, route, matrix.kind, tokens, adds)
+        return (replace(work, memory_lines=size),)
     cluster = layout.clusters[0]
     in_l2 = cluster.l2 / layout.shares_l2(threads)
     batch = min(tokens, route.batch or tokens)
@@ -229,13 +260,22 @@ def product(layout: Layout, program: Program, matrix: Matrix, tokens: int, threa
         (again, rows * bytes_of_weight(matrix.kind), in_l2),
         (adds / rows * width / layout.line, batch * width, cluster.l2),
     )
-    memory, l2 = size * passes, 0.0
+    memory = l2 = 0.0
     for lines, height, room in reads:
         block = height * matrix.columns
         missed = max(0.0, lines) * miss_rate(block, cluster.l1)
         memory += missed * miss_rate(block, room)
         l2 += missed * (1 - miss_rate(block, room))
-    return replace(work, memory_lines=memory, l2_lines=l2)
+    first = min(1.0, passes * route.tokens / tokens)
+    parts = (first, size * passes, 0.0), (1 - first, memory, l2)
+    return tuple(
+        replace(
+            _arithmetic(layout, route, matrix.kind, tokens, share * adds),
+            memory_lines=from_memory,
+            l2_lines=from_l2,
+        )
+        for share, from_memory, from_l2 in parts
+    )
 
 
 @cache
@@ -288,8 +328,8 @@ def phase_work(
     """
     layers, head = weights
     for matrix in layers:
-        yield product(layout, program, matrix, phase.tokens, threads)
-    yield product(layout, program, head, 1, threads)
+        yield from product(layout, program, matrix, phase.tokens, threads)
+    yield from product(layout, program, head, 1, threads)
     yield _attention(layout, program, config, phase, threads)
     yield _operations(layout, program, config, layers, phase, threads)
 
@@ -326,11 +366,10 @@ def _attention(
     """Return the work of the attention of all layers; what it writes to the cache is left out."""
     tokens, times = phase.tokens, config.layers * phase.tokens / threads
     lines = cache_lines(layout, config, phase, program.cache, threads)
+    if program.flash and tokens >= program.flash.least:
+        return _tiles(layout, program, program.flash, config, phase, threads)
     if program.flash:
-        kernel = cycles_of(
-            layout.core, "attention_tile" if tokens >= TILED else "attention", layout.measure
-        )
-        kernel = program.attention or kernel if tokens > 1 else kernel
+        kernel = cycles_of(layout.core, "attention", layout.measure)
         adds = 2 * config.heads * config.head_dim * (phase.before + (tokens + 1) / 2)
         return Work(kernel * adds * times, cache_lines=lines)
     # Products and softmax take all columns of the cache, also those that the mask hides.
@@ -346,6 +385,65 @@ def _attention(
     if size > layout.clusters[0].l2:
         return Work(cycles * scores, cache_lines=lines + moved)
     return Work(cycles * scores, cache_lines=lines, l2_lines=moved)
+
+
+def _tiles(
+    layout: Layout,
+    program: Program,
+    flash: Flash,
+    config: LlamaConfig,
+    phase: Phase,
+    threads: int,
+) -> Work:
+    """Return the work of flash attention in tiles, in all layers."""
+    steps, hidden = _steps(flash, config, phase, program.padding, threads)
+    d, scores = config.head_dim, flash.queries * flash.keys
+    name = flash.kernel.format(64 if d <= 96 else 128)
+    cycles = 2 * d * (flash.cycles or cycles_of(layout.core, name, layout.measure))
+    if flash.softmax:
+        cycles += cycles_of(layout.core, flash.softmax, layout.measure)
+    cycles *= steps * scores
+    if flash.hidden:
+        cycles += hidden * cycles_of(layout.core, flash.hidden, layout.measure)
+    # A step writes and reads queries, keys, values, outputs, scores and mask, in float32.
+    block = FLOAT * 2 * (d * (flash.queries + flash.keys) + scores)
+    touched = steps * block / layout.line * miss_rate(block, layout.clusters[0].l1)
+    # It also reads keys and values of one head from the cache, which all threads walk at a time.
+    once = cache_lines(layout, config, phase, program.cache, 1)
+    again = max(0.0, steps * 2 * flash.keys * d * program.cache / layout.line - once)
+    head = once * layout.line / config.layers / config.kv_heads
+    missed = again * miss_rate(head, layout.clusters[0].l2)
+    return Work(
+        cycles / threads,
+        cache_lines=(once + missed) / threads,
+        l2_lines=(touched + again - missed) / threads,
+    )
+
+
+@cache
+def _steps(
+    flash: Flash, config: LlamaConfig, phase: Phase, padding: int, threads: int
+) -> tuple[float, float]:
+    """Return the steps of all tiles and layers, and the pairs of a query and a hidden key."""
+    group = config.heads // config.kv_heads if flash.grouped else 1
+    steps = hidden = 0.0
+    for first in range(0, phase.tokens, TOGETHER):
+        size = min(phase.tokens - first, TOGETHER)
+        before, rows = phase.before + first, size * group
+        columns = math.ceil((before + size) / padding) * padding
+        total = rows * config.heads // group
+        part = math.ceil(total / (flash.parts * threads)) if flash.parts else rows
+        start = 0
+        while start < total:
+            end = min(
+                start + flash.queries, start - start % part + part, start - start % rows + rows
+            )
+            seen = before + ((end - 1) % rows + 1) / group
+            tile_steps = math.ceil(seen / flash.keys)
+            steps += tile_steps
+            hidden += (end - start) * max(0, columns - tile_steps * flash.keys)
+            start = end
+    return config.layers * steps, config.layers * hidden
 
 
 def _columns(phase: Phase, padding: int) -> float:
@@ -417,7 +515,6 @@ def waits(config: LlamaConfig) -> float:
     return float(config.layers * _table()["barriers"])
 
 
-TILED = 64  # tokens from which on flash attention computes tiles
 TOGETHER = 512  # tokens of a prompt that llama.cpp computes together (n_ubatch)
 
 

@@ -145,16 +145,19 @@ void RunSoftmax() {
   op.Run("softmax", result, kCache * kTokens * kHeads);
 }
 
-// Flash attention of some tokens to the whole cache.
-void RunAttention(const char* name, int tokens) {
+// Flash attention of some tokens to the whole cache, which the mask may hide: tiles skip hidden keys
+// after they have read the mask.
+void RunAttention(const char* name, int tokens, bool hidden = false) {
   Operation op;
   ggml_tensor* q = op.Zeros(GGML_TYPE_F32, kHead, tokens, kHeads);
   ggml_tensor* k = op.Zeros(GGML_TYPE_F16, kHead, kCache, 1);
   ggml_tensor* v = op.Zeros(GGML_TYPE_F16, kHead, kCache, 1);
   ggml_tensor* mask = op.Zeros(GGML_TYPE_F16, kCache, tokens);
+  const ggml_fp16_t none = ggml_fp32_to_fp16(hidden ? -INFINITY : 0.0F);
+  for (int i = 0; i < kCache * tokens; ++i) static_cast<ggml_fp16_t*>(mask->data)[i] = none;
   ggml_tensor* result =
       ggml_flash_attn_ext(op.context(), q, k, v, mask, 1.0F / std::sqrt(float{kHead}), 0, 0);
-  op.Run(name, result, 2 * kHead * kCache * kHeads * tokens);
+  op.Run(name, result, (hidden ? 1 : 2 * kHead) * kCache * kHeads * tokens);
 }
 
 }  // namespace
@@ -201,6 +204,7 @@ int main() {
   RunProduct("mul_mat f16 64", kHead, kCache);
   RunSoftmax();
   RunAttention("attention_tile", 64);
+  RunAttention("attention_tile hidden", 64, true);
   RunAttention("attention", 1);
   return 0;
 }
