@@ -148,13 +148,14 @@ Fields FormFields() {
   };
   return {
       {{"response_format", Support::kDiffers, Ref("ResponseFormat"),
-        "`text`, `json_object`, `json_schema`; always strict. Beside `tools`, an answer that "
-        "calls nothing has to match. A keyword that a grammar cannot express is refused by name"},
+        "`text`, `json_object`, `json_schema`. Beside `tools`, an answer that calls nothing has to "
+        "match. With `strict`, a keyword that a grammar cannot express is refused by name"},
        [](const FieldValue& at, ApiRequest* r) { ReadFormat(at, &r->form); }},
       {{"tools",
         Support::kDiffers,
         {{"type", "array"}, {"items", Ref("Tool")}, {"maxItems", kMostTools}},
-        "functions; of models whose chat template writes calls as JSON"},
+        "functions; of models whose chat template writes calls as JSON. `strict`: as for "
+        "`response_format`"},
        tools},
       {{"tool_choice", Support::kWorks, Ref("ToolChoice"), ""},
        [](const FieldValue& at, ApiRequest* r) { ReadChoice(at, &r->form); }},

@@ -137,6 +137,7 @@ void ReadTextFormat(const FieldValue& at, ResponseRequest* request) {
     form.schema_field = place + ".schema";
     if (!format.contains("schema")) Refuse(form.schema_field, "is missing");
     form.schema = InOrder(at)["format"]["schema"];
+    form.strict = format.value("strict", Json()) == true;
   } else if (type != "text") {
     Refuse(place + ".type", "must be text, json_object or json_schema");
   }

@@ -40,7 +40,8 @@ Tool ToolOf(const std::string& place, const OrderedJson& function) {
   const OrderedJson empty = {{"type", "object"}, {"properties", OrderedJson::object()}};
   OrderedJson parameters = function.value("parameters", empty);
   if (parameters.is_null()) parameters = empty;
-  return {name, parameters, place + ".parameters"};
+  const bool strict = function.value("strict", OrderedJson()) == true;
+  return {name, parameters, place + ".parameters", strict};
 }
 
 void ReadFormat(const FieldValue& at, Form* form) {
@@ -61,6 +62,7 @@ void ReadFormat(const FieldValue& at, Form* form) {
   form->schema_field = place + ".schema";
   if (!about.contains("schema")) Refuse(form->schema_field, "is missing");
   form->schema = InOrder(at)["json_schema"]["schema"];
+  form->strict = about.value("strict", Json()) == true;
 }
 
 OrderedJson ReadTools(const FieldValue& at, Form* form) {

@@ -20,6 +20,7 @@ constexpr int64_t kMostCalls = 16;  // of one answer
 struct Form {
   std::optional<OrderedJson> schema;
   std::string schema_field;  // its path in the request
+  bool strict = false;       // refuse a schema that a grammar cannot express
   std::vector<Tool> tools;   // that the answer may call
   bool must_call = false;    // and has to
   bool parallel = true;      // it may call several

@@ -249,13 +249,19 @@ const std::shared_ptr<GrammarCompiler::Vocabulary>& GrammarCompiler::Ready() {
 
 namespace {
 
-// Throws GrammarError if XGrammar's grammar of a schema would ignore a part of it.
-void CheckSchema(const OrderedJson& prepared, const std::string& where) {
+// The schema as XGrammar reads it. If XGrammar ignores a part of it, throws GrammarError, or adds its path
+// to `unguided`.
+OrderedJson CheckedSchema(const OrderedJson& schema, const std::string& where,
+                          const std::string& type, std::vector<std::string>* unguided) {
+  OrderedJson prepared = PreparedSchema(schema, where, type, unguided);
   try {
     const Warnings warnings;
     xgrammar::Grammar::FromJSONSchema(WrittenInOrder(prepared), true, std::nullopt, std::nullopt,
                                       true, kMostBlanks);
-    if (warnings.first()) throw GrammarError(where, "cannot be expressed: " + *warnings.first());
+    if (!warnings.first()) return prepared;
+    if (unguided == nullptr) throw GrammarError(where, "cannot be expressed: " + *warnings.first());
+    unguided->push_back(where);
+    return prepared;
   } catch (const GrammarError&) {
     throw;
   } catch (const std::exception& error) {
@@ -271,17 +277,16 @@ OrderedJson Sequence(const std::vector<OrderedJson>& parts) {
   return {{"type", "sequence"}, {"elements", parts}};
 }
 
-OrderedJson JsonOf(const OrderedJson& schema, const std::string& where,
-                   const std::string& type = "") {
-  const OrderedJson prepared = PreparedSchema(schema, where, type);
-  CheckSchema(prepared, where);  // XGrammar would not name the field
-  return {{"type", "json_schema"}, {"json_schema", prepared}};
+OrderedJson JsonOf(const OrderedJson& schema, const std::string& where, const std::string& type,
+                   std::vector<std::string>* unguided) {
+  return {{"type", "json_schema"}, {"json_schema", CheckedSchema(schema, where, type, unguided)}};
 }
 
 // A call of a tool as XGrammar's structural tags describe it.
-OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
-  std::vector<OrderedJson> parts = {Constant(format.open + tool.name + format.middle),
-                                    JsonOf(tool.parameters, tool.where, "object")};
+OrderedJson CallOf(const Tool& tool, const ToolFormat& format, std::vector<std::string>* unguided) {
+  std::vector<OrderedJson> parts = {
+      Constant(format.open + tool.name + format.middle),
+      JsonOf(tool.parameters, tool.where, "object", tool.strict ? nullptr : unguided)};
   if (!format.close.empty()) parts.push_back(Constant(format.close));
   if (format.id_length > 0) {
     const std::string pattern = "[a-zA-Z0-9]{" + std::to_string(format.id_length) + "}";
@@ -291,9 +296,10 @@ OrderedJson CallOf(const Tool& tool, const ToolFormat& format) {
   return Sequence(parts);
 }
 
-OrderedJson CallsOf(const std::vector<Tool>& tools, const ToolFormat& format, int64_t most) {
+OrderedJson CallsOf(const std::vector<Tool>& tools, const ToolFormat& format, int64_t most,
+                    std::vector<std::string>* unguided) {
   std::vector<OrderedJson> choices;
-  for (const Tool& tool : tools) choices.push_back(CallOf(tool, format));
+  for (const Tool& tool : tools) choices.push_back(CallOf(tool, format, unguided));
   const OrderedJson call = {{"type", "or"}, {"elements", choices}};
   std::vector<OrderedJson> parts;
   if (!format.begin.empty()) parts.push_back(Constant(format.begin));
@@ -311,9 +317,9 @@ OrderedJson CallsOf(const std::vector<Tool>& tools, const ToolFormat& format, in
 }  // namespace
 
 std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& schema,
-                                                         const std::string& where) {
-  const OrderedJson prepared = PreparedSchema(schema, where);
-  CheckSchema(prepared, where);
+                                                         const std::string& where,
+                                                         std::vector<std::string>* unguided) {
+  const OrderedJson prepared = CheckedSchema(schema, where, "", unguided);
   const auto& table = Ready();
   try {
     // CompileGrammar would write the grammar as text and read it back: it writes U+00DF as \xdf, and
@@ -331,21 +337,23 @@ std::shared_ptr<const Grammar> GrammarCompiler::OfSchema(const OrderedJson& sche
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::OfCalls(const std::vector<Tool>& tools,
-                                                        int64_t most, const Otherwise& otherwise) {
+                                                        int64_t most, const Otherwise& otherwise,
+                                                        std::vector<std::string>* unguided) {
   if (!tokenizer_.calls()) {
     throw ToolsError("tools",
                      "cannot be called: the model's chat template has no calls; ask for JSON with "
                      "response_format, or use a model for tools");
   }
   const ToolFormat& format = *tokenizer_.calls();
-  OrderedJson form = CallsOf(tools, format, format.parallel ? most : 1);
+  OrderedJson form = CallsOf(tools, format, format.parallel ? most : 1, unguided);
   const bool channels = otherwise.thoughts == Thoughts::kChannels;
   if (otherwise.schema != nullptr) {
     if (format.begin.empty() && !channels) {
       throw ToolsError("tools", "cannot be called by this model beside a format of its answer: " +
                                     std::string("its calls begin as JSON does"));
     }
-    OrderedJson other = JsonOf(*otherwise.schema, otherwise.where);
+    OrderedJson other =
+        JsonOf(*otherwise.schema, otherwise.where, "", otherwise.strict ? nullptr : unguided);
     if (channels) other = Sequence({Constant(std::string(kFinal)), other});
     form = {{"type", "or"}, {"elements", {form, other}}};
   }

@@ -20,6 +20,7 @@ struct Tool {
   std::string name;
   OrderedJson parameters;  // a schema
   std::string where;       // its path in the request
+  bool strict = false;     // refuse a schema that a grammar cannot express
 };
 
 // Compiles grammars for the vocabulary of a model, and keeps those that were used last. Threads may
@@ -32,21 +33,25 @@ class GrammarCompiler {
   ~GrammarCompiler();
 
   // The grammar of JSON texts that are valid for a schema. `where` is the path of the schema in the
-  // request. Throws GrammarError when it cannot be expressed.
-  std::shared_ptr<const Grammar> OfSchema(const OrderedJson& schema, const std::string& where);
+  // request. Throws GrammarError when it cannot be expressed. With `unguided`, keywords that Validator
+  // checks may be left out; their paths, or that of the schema, are added there.
+  std::shared_ptr<const Grammar> OfSchema(const OrderedJson& schema, const std::string& where,
+                                          std::vector<std::string>* unguided);
 
   // An answer instead of calls.
   struct Otherwise {
     bool any_text = false;                // the grammar begins where calls begin
     const OrderedJson* schema = nullptr;  // else JSON that is valid for it; null: none
     std::string where = {};               // its path in the request
+    bool strict = false;                  // refuse a schema that a grammar cannot express
     Thoughts thoughts = Thoughts::kNone;  // before any text; they hold no calls
   };
 
   // The grammar of calls of these tools, in the model's format, at most `most` of them, or of another
-  // answer. Throws GrammarError as OfSchema does, and ToolsError.
+  // answer. Throws GrammarError as OfSchema does, and ToolsError. `unguided`: of what is not strict.
   std::shared_ptr<const Grammar> OfCalls(const std::vector<Tool>& tools, int64_t most,
-                                         const Otherwise& otherwise);
+                                         const Otherwise& otherwise,
+                                         std::vector<std::string>* unguided);
 
  private:
   class Vocabulary;

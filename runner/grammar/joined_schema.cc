@@ -17,6 +17,8 @@ const Names kOfArrays = {"items", "prefixItems", "unevaluatedItems", "minItems",
 const Names kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
                           "multipleOf"};
 const Names kOfStrings = {"pattern", "minLength", "maxLength", "format"};
+const Names kLeast = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"};
+const Names kMost = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"};
 // Keywords that say what the properties, or items, that other keywords beside them do not name are.
 const Names kOfOtherProperties = {"additionalProperties", "unevaluatedProperties",
                                   "patternProperties", "propertyNames"};
@@ -73,6 +75,11 @@ bool JoinProperties(const OrderedJson& more, OrderedJson* properties) {
 
 bool JoinValues(const std::string& keyword, const OrderedJson& more, OrderedJson* value) {
   if (*value == more) return true;
+  if (kLeast.contains(keyword) || kMost.contains(keyword)) {
+    if (!value->is_number() || !more.is_number()) return false;
+    if (kLeast.contains(keyword) ? *value < more : more < *value) *value = more;
+    return true;
+  }
   if (keyword == "type") return JoinTypes(more, value);
   if (keyword == "required" && value->is_array() && more.is_array()) {
     JoinNames(more, value);

@@ -10,28 +10,27 @@
 
 #include "grammar/joined_schema.h"
 #include "grammar/pattern.h"
+#include "grammar/schema_parts.h"
 
 namespace rvv_runner {
 namespace {
 
 using Names = std::set<std::string_view>;
 
-const Names kRefused = {
-    "not",
-    "if",
-    "then",
-    "else",
-    "dependentRequired",
-    "contains",
-    "$anchor",
-    "dependencies",
-    "additionalItems",
-    "dependentSchemas",
-    "maxContains",
-    "$dynamicRef",
-    "$recursiveRef",
-    "$dynamicAnchor",
-};
+const Names kRefused = {"$anchor", "additionalItems", "$dynamicRef", "$recursiveRef",
+                        "$dynamicAnchor"};
+// Keywords that only a whole answer can be checked against: those of one object, array or number.
+const Names kUnguided = {"not",
+                         "if",
+                         "then",
+                         "else",
+                         "uniqueItems",
+                         "contains",
+                         "minContains",
+                         "maxContains",
+                         "dependencies",
+                         "dependentRequired",
+                         "dependentSchemas"};
 // XGrammar reads the first of these and ignores all other keywords beside it.
 const std::vector<std::string_view> kAlone = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 const Names kCounts = {"minItems",      "maxItems",  "minProperties",
@@ -50,15 +49,20 @@ constexpr int64_t kMostOfPatterns = 512;  // characters, see Pattern
 constexpr size_t kMostCopied = 1 << 18;   // bytes that stand in several parts of anyOf
 constexpr int kMostMeant = 64;            // references whose target is copied
 
+constexpr const char* kInexpressible = "cannot be expressed by this server's grammars";
+
 // A format alone is an annotation.
 bool Asserts(std::string_view keyword) { return Bounds(keyword) && keyword != "format"; }
 
 class SchemaPreparation {
  public:
-  explicit SchemaPreparation(std::string where) : where_(std::move(where)) {}
+  SchemaPreparation(std::string where, std::vector<std::string>* unguided)
+      : where_(std::move(where)), unguided_(unguided) {}
 
   OrderedJson Done(OrderedJson schema, const std::string& type) {
     if (!type.empty()) Restrict(&schema, type);
+    VisitSchemas(&schema, "",
+                 [&](OrderedJson* part, const std::string& place) { LeaveUnguided(part, place); });
     whole_ = &schema;
     given_ = schema;
     Visit(&schema, "", "");
@@ -70,9 +74,36 @@ class SchemaPreparation {
 
  private:
   // `place`: the JSON pointer of a keyword in the schema.
-  [[noreturn]] void Refuse(std::string place, const std::string& why) const {
+  [[noreturn]] void Refuse(const std::string& place, const std::string& why) const {
+    throw GrammarError(PathOf(place), why);
+  }
+
+  std::string PathOf(std::string place) const {
     std::replace(place.begin(), place.end(), '/', '.');
-    throw GrammarError(where_ + place, why);
+    return where_ + place;
+  }
+
+  // Leaves a keyword of a schema out, or refuses it.
+  void Leave(OrderedJson* schema, const std::string& name, const std::string& place,
+             const std::string& why) const {
+    const std::string keyword = place + "/" + name;
+    if (unguided_ == nullptr) Refuse(keyword, why);
+    unguided_->push_back(PathOf(keyword));
+    schema->erase(name);
+  }
+
+  // Leaves out the keywords that no grammar can express.
+  void LeaveUnguided(OrderedJson* schema, const std::string& place) const {
+    if (schema->value("uniqueItems", OrderedJson()) == false) schema->erase("uniqueItems");
+    if (!schema->contains("contains")) schema->erase("minContains");
+    // What zod writes for a value that there is not.
+    const OrderedJson never = {{"not", OrderedJson::object()}};
+    if (*schema == never) *schema = false;
+    if (unguided_ == nullptr || !schema->is_object()) return;
+    const OrderedJson given = *schema;
+    for (const auto& [name, value] : given.items()) {
+      if (kUnguided.contains(name)) Leave(schema, name, place, kInexpressible);
+    }
   }
 
   // Permits values of one type alone, unless a keyword that stands alone says which they are.
@@ -93,13 +124,11 @@ class SchemaPreparation {
     }
     if (schema->is_boolean()) return;
     if (!schema->is_object()) Refuse(place, "must be a schema: an object, true or false");
-    JoinAllOf(schema);             // first: what it joins is checked like the rest
-    schema->erase("minContains");  // means nothing without contains
-    if (schema->value("uniqueItems", OrderedJson()) == false) schema->erase("uniqueItems");
+    JoinAllOf(schema);  // first: what it joins is checked like the rest
     for (const auto& [name, value] : schema->items()) {
       const bool nested = name == "$id" && !place.empty();
-      if (kRefused.contains(name) || name == "uniqueItems" || nested) {
-        Refuse(place + "/" + name, "cannot be expressed by this server's grammars");
+      if (kRefused.contains(name) || kUnguided.contains(name) || nested) {
+        Refuse(place + "/" + name, kInexpressible);
       }
     }
     if (schema->value("type", OrderedJson()) == OrderedJson::array()) {
@@ -160,7 +189,7 @@ class SchemaPreparation {
   void VisitString(OrderedJson* schema, const std::string& place) {
     const OrderedJson format = schema->value("format", OrderedJson(""));
     if (!format.is_string() || kUnknownFormats.contains(format.get<std::string>())) {
-      Refuse(place + "/format", "cannot be expressed by this server's grammars");
+      Refuse(place + "/format", kInexpressible);
     }
     if (!schema->contains("pattern")) return;
     if (!(*schema)["pattern"].is_string()) Refuse(place + "/pattern", "must be a string");
@@ -193,6 +222,11 @@ class SchemaPreparation {
       if (!schema->contains(name)) continue;
       OrderedJson& parts = (*schema)[name];
       if (!parts.is_array()) Refuse(place + "/" + name, "must be a list");
+      const auto never = std::count(parts.begin(), parts.end(), OrderedJson(false));
+      const bool some = never > 0 && never < std::ssize(parts);
+      if (some && (name == std::string_view("anyOf") || name == std::string_view("oneOf"))) {
+        std::erase(parts.get_ref<OrderedJson::array_t&>(), OrderedJson(false));
+      }
       if (parts.empty() && name != std::string_view("prefixItems")) {
         Refuse(place + "/" + name, "is an empty list, which no answer fits");
       }
@@ -343,12 +377,11 @@ class SchemaPreparation {
   // A keyword that has to stand alone, apart from annotations.
   void CheckAlone(OrderedJson* schema, std::string_view alone, const std::string& place) {
     const bool listed = alone == "const" || alone == "enum";
-    for (const auto& [name, value] : schema->items()) {
+    const OrderedJson given = *schema;
+    for (const auto& [name, value] : given.items()) {
       const bool other = name != alone && std::count(kAlone.begin(), kAlone.end(), name) > 0;
-      const bool asserts = other || (Asserts(name) && (name != "type" || !listed));
-      if (asserts) {
-        Refuse(place + "/" + name, "cannot be expressed beside " + std::string(alone));
-      }
+      if (!other && (!Asserts(name) || (name == "type" && listed))) continue;
+      Leave(schema, name, place, "cannot be expressed beside " + std::string(alone));
     }
     if (alone == "$ref") {
       const OrderedJson& target = (*schema)["$ref"];
@@ -394,7 +427,7 @@ class SchemaPreparation {
   }
 
   void VisitObject(OrderedJson* schema, const std::string& place) {
-    const bool names = schema->contains("propertyNames");
+    bool names = schema->contains("propertyNames");
     const bool patterns = schema->contains("patternProperties");
     const bool properties = schema->contains("properties");
     if (!schema->contains("additionalProperties") && !schema->contains("unevaluatedProperties")) {
@@ -404,14 +437,16 @@ class SchemaPreparation {
     const OrderedJson others = schema->value(
         "additionalProperties", schema->value("unevaluatedProperties", OrderedJson(false)));
     const bool open = others != false;
+    if (properties) LeaveNever(&(*schema)["properties"], open, place + "/properties");
     if (patterns && (properties || open || names || (*schema)["patternProperties"].size() > 1)) {
       Refuse(place + "/patternProperties",
              "can be expressed only with one pattern, and without other properties");
     }
     if (names && (properties || !open)) {
-      Refuse(place + "/propertyNames",
-             std::string("cannot be expressed beside ") +
-                 (properties ? "properties" : "additionalProperties: false"));
+      Leave(schema, "propertyNames", place,
+            std::string("cannot be expressed beside ") +
+                (properties ? "properties" : "additionalProperties: false"));
+      names = false;
     }
     if (patterns) {
       const auto pattern = (*schema)["patternProperties"].items().begin();
@@ -431,7 +466,17 @@ class SchemaPreparation {
     if ((open || patterns) && least.is_number() && least.get<double>() > 1.0 &&
         least.get<double>() > static_cast<double>(required)) {
       // A name may come twice.
-      Refuse(place + "/minProperties", "cannot be expressed for properties without given names");
+      Leave(schema, "minProperties", place,
+            "cannot be expressed for properties without given names");
+    }
+  }
+
+  // Leaves out the properties that no object has. If it may have others, the grammar permits them.
+  void LeaveNever(OrderedJson* properties, bool open, const std::string& place) const {
+    const OrderedJson given = *properties;
+    for (const auto& [name, part] : given.items()) {
+      if (part != false) continue;
+      open ? Leave(properties, name, place, kInexpressible) : void(properties->erase(name));
     }
   }
 
@@ -465,6 +510,7 @@ class SchemaPreparation {
   }
 
   std::string where_;
+  std::vector<std::string>* unguided_;  // null: refuse
   const OrderedJson* whole_ = nullptr;
   OrderedJson given_;  // the whole schema before it is rewritten
   std::set<std::string> visited_;
@@ -475,8 +521,9 @@ class SchemaPreparation {
 
 }  // namespace
 
-OrderedJson PreparedSchema(OrderedJson schema, const std::string& where, const std::string& type) {
-  return SchemaPreparation(where).Done(std::move(schema), type);
+OrderedJson PreparedSchema(OrderedJson schema, const std::string& where, const std::string& type,
+                           std::vector<std::string>* unguided) {
+  return SchemaPreparation(where, unguided).Done(std::move(schema), type);
 }
 
 }  // namespace rvv_runner

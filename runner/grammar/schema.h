@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "input/errors.h"
 #include "input/json.h"
@@ -30,8 +31,10 @@ class ToolsError : public GrammarError {
 // XGrammar reads all of it. XGrammar ignores many keywords, also beside others that it knows; each
 // answer to the schema that is returned is valid for the given one. Throws GrammarError with the
 // path of a keyword that it cannot express. `where` is the path of the schema itself; `type` is the
-// only type of its values, which it need not name, or empty.
+// only type of its values, which it need not name, or empty. With `unguided`, a keyword that a grammar
+// cannot express and Validator checks is left out, and its path is added there.
 OrderedJson PreparedSchema(OrderedJson schema, const std::string& where,
-                           const std::string& type = "");
+                           const std::string& type = "",
+                           std::vector<std::string>* unguided = nullptr);
 
 }  // namespace rvv_runner

@@ -6,12 +6,12 @@
 #include <jsoncons/json.hpp>
 #include <jsoncons_ext/jsonschema/jsonschema.hpp>
 #include <limits>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "grammar/schema.h"
+#include "grammar/schema_parts.h"
 #include "input/json.h"
 
 namespace rvv_runner {
@@ -22,8 +22,6 @@ namespace jsonschema = jsoncons::jsonschema;
 // Without patternProperties, other properties are not additional ones either.
 const char* const kOfPatterns[] = {"patternProperties", "additionalProperties",
                                    "unevaluatedProperties"};
-const std::set<std::string_view> kNamedSchemas = {"properties", "$defs", "definitions"};
-const std::set<std::string_view> kValues = {"const", "enum", "default", "examples"};
 
 // References to definitions by their older name, and as MoveDefinitions writes them.
 constexpr std::string_view kOlder = "#/definitions/";
@@ -45,12 +43,8 @@ std::string Encoded(const std::string& reference) {
   return text;
 }
 
-// Writes a schema, and the schemas in it, as the library reads them, without what it shall not check.
+// Writes a schema as the library reads it, without what it shall not check.
 void Adapt(OrderedJson* schema) {
-  if (schema->is_array()) {
-    for (OrderedJson& part : *schema) Adapt(&part);
-  }
-  if (!schema->is_object()) return;
   schema->erase("pattern");
   const auto reference = schema->find("$ref");
   if (reference != schema->end() && reference->is_string()) {
@@ -60,14 +54,6 @@ void Adapt(OrderedJson* schema) {
   }
   if (schema->contains("patternProperties")) {
     for (const char* name : kOfPatterns) schema->erase(name);
-  }
-  for (auto& [name, value] : schema->items()) {
-    if (kValues.contains(name)) continue;
-    if (!kNamedSchemas.contains(name)) {
-      Adapt(&value);
-    } else if (value.is_object()) {
-      for (auto& [key, part] : value.items()) Adapt(&part);
-    }
   }
 }
 
@@ -145,7 +131,7 @@ class Validator::Compiled {
 };
 
 Validator::Validator(OrderedJson schema, const std::string& where) {
-  Adapt(&schema);
+  VisitSchemas(&schema, "", [](OrderedJson* part, const std::string&) { Adapt(part); });
   NameDraft(&schema);
   MoveDefinitions(&schema);
   try {

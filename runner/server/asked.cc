@@ -104,8 +104,9 @@ std::vector<Prompt> PromptsOf(const Served& served, Asked* asked) {
   return prompts;
 }
 
-std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form,
-                                         Thoughts thoughts) {
+std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form, Thoughts thoughts,
+                                         std::vector<std::string>* unguided) {
+  if (served.strict) unguided = nullptr;
   if (!form.tools.empty()) {
     const int64_t calls = form.parallel ? kMostCalls : 1;
     GrammarCompiler::Otherwise otherwise;
@@ -113,9 +114,12 @@ std::shared_ptr<const Grammar> GrammarOf(const Served& served, const Form& form,
     if (!form.must_call && form.schema) otherwise.schema = &*form.schema;
     otherwise.where = form.schema_field;
     otherwise.thoughts = thoughts;
-    return served.grammars->OfCalls(form.tools, calls, otherwise);
+    otherwise.strict = form.strict;
+    return served.grammars->OfCalls(form.tools, calls, otherwise, unguided);
   }
-  return form.schema ? served.grammars->OfSchema(*form.schema, form.schema_field) : nullptr;
+  if (!form.schema) return nullptr;
+  return served.grammars->OfSchema(*form.schema, form.schema_field,
+                                   form.strict ? nullptr : unguided);
 }
 
 }  // namespace
@@ -161,7 +165,7 @@ Asked RequestsOf(const Served& served, ApiRequest request) {
   }
   // Such an answer has to match from its first token, or from the header of a call.
   if (matches && (!channels || api.form.tools.empty())) asked.thoughts = Thoughts::kNone;
-  const auto grammar = GrammarOf(served, api.form, asked.thoughts);
+  const auto grammar = GrammarOf(served, api.form, asked.thoughts, &asked.unguided);
   if (grammar) {
     const auto& calls = served.tokenizer->calls();
     asked.check = std::make_unique<AnswerCheck>(api.form, calls ? &*calls : nullptr, asked.thoughts,

@@ -49,6 +49,7 @@ struct Asked {
   std::vector<Echo> echoes;       // of each answer, or none
   Thoughts thoughts = Thoughts::kNone;
   std::unique_ptr<AnswerCheck> check;  // null: of any form
+  std::vector<std::string> unguided;   // paths of keywords that the grammar leaves to the check
   size_t dropped = 0;                  // bytes of the prompts that have no token in the model
 };
 

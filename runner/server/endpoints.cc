@@ -199,6 +199,7 @@ void Endpoints::Answer(Asked asked, size_t owner, std::unique_ptr<AnswerWriter> 
                                      std::move(asked.check));
   });
   NoteHeaders(asked.dropped, asked.api.ignored, response);
+  if (!asked.unguided.empty()) response.set_header("X-Checked-Fields", Listed(asked.unguided));
   if (asked.api.stream) {
     return SendStream(std::move(writer), std::move(answers), stopping_, open, request, response);
   }

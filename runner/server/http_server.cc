@@ -214,7 +214,7 @@ void HttpServer::Prepare(Answering* answering) {
   if (!options_.cors.empty()) {
     headers.emplace("Access-Control-Allow-Origin", options_.cors);
     headers.emplace("Access-Control-Expose-Headers",
-                    "Retry-After, X-Dropped-Bytes, X-Ignored-Fields");
+                    "Retry-After, X-Checked-Fields, X-Dropped-Bytes, X-Ignored-Fields");
     headers.emplace("Vary", "Origin");
   }
   set_default_headers(headers);

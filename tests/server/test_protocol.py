@@ -217,6 +217,16 @@ def test_a_strict_server_refuses_unknown_fields(start: Callable[..., Served]) ->
     assert server.post(CHAT, ASKED).status == 200
     reply = server.post(CHAT, {**ASKED, "surprise": 1})
     assert (reply.status, reply.error["param"]) == (400, "surprise")
+    reply = server.post(CHAT, {**ASKED, **_schema(WITHOUT_TWINS, strict=False)})
+    assert (reply.status, reply.error["param"]) == (400, f"{SCHEMA}.uniqueItems")
+
+
+def test_keywords_without_a_grammar_are_named(server: Served) -> None:
+    # This engine heeds no grammar, so that its answers do not match.
+    reply = server.post(CHAT, {**ASKED, **_schema(WITHOUT_TWINS, strict=False)})
+    assert (reply.status, reply.headers["X-Checked-Fields"]) == (500, f"{SCHEMA}.uniqueItems")
+    plain = server.post(CHAT, {**ASKED, **_schema({"type": "array"}, strict=False)})
+    assert (plain.status, "X-Checked-Fields" in plain.headers) == (500, False)
 
 
 def test_messages_come_as_the_template_takes_them(server: Served) -> None:
@@ -246,10 +256,11 @@ def test_what_changes_nothing_is_taken(server: Served) -> None:
 
 
 SCHEMA = "response_format.json_schema.schema"
+WITHOUT_TWINS = {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True}
 
 
-def _schema(schema: Any) -> dict[str, Any]:
-    about = {"name": "n", **({} if schema is None else {"schema": schema})}
+def _schema(schema: Any, *, strict: bool = True) -> dict[str, Any]:
+    about = {"name": "n", "strict": strict, **({} if schema is None else {"schema": schema})}
     return {"response_format": {"type": "json_schema", "json_schema": about}}
 
 
@@ -294,8 +305,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     (_schema(None), "response_format.json_schema.schema"),
     (_schema(3), "response_format.json_schema.schema"),
-    (_schema({"properties": {"a": {"not": {}}}}), f"{SCHEMA}.properties.a.not"),
-    (_schema({"type": "array", "uniqueItems": True}), f"{SCHEMA}.uniqueItems"),
+    (_schema({"properties": {"a": {"not": {"const": 1}}}}), f"{SCHEMA}.properties.a.not"),
+    (_schema(WITHOUT_TWINS), f"{SCHEMA}.uniqueItems"),
     (_schema({"type": "string", "pattern": "(?=a)b"}), SCHEMA),
     (_schema({"enum": ["x" * 70_000]}), "response_format"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
@@ -357,7 +368,7 @@ def test_what_would_change_the_answer_is_refused_by_name(server: Served) -> None
         assert reply.error["type"] == "invalid_request_error"
     for change, code in (
         (_tools(), "unsupported_tools"),
-        (_schema({"not": {}}), "unsupported_schema"),
+        (_schema({"not": {"const": 1}}), "unsupported_schema"),
     ):
         assert server.post(CHAT, {**ASKED, **change}).error["code"] == code
     for change, param in (
@@ -577,7 +588,7 @@ def test_a_key_and_another_origin(start: Callable[..., Served]) -> None:
     allowed = preflight.headers["Access-Control-Allow-Headers"].split(", ")
     assert {"*", "Authorization"} <= {*allowed}
     exposed = reply.headers["Access-Control-Expose-Headers"].split(", ")
-    assert {"Retry-After", "X-Dropped-Bytes", "X-Ignored-Fields"} <= {*exposed}
+    assert {"Retry-After", "X-Checked-Fields", "X-Dropped-Bytes", "X-Ignored-Fields"} <= {*exposed}
     assert key not in server.log.read_text()
 
 

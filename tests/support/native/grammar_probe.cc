@@ -62,7 +62,7 @@ OrderedJson Calls(GrammarCompiler* compiler, const Tokenizer& tokenizer, const O
                   Random* random, int most) {
   std::vector<Tool> tools;
   for (const auto& [name, schema] : asked["tools"].items()) {
-    tools.push_back({name, schema, "tools." + name});
+    tools.push_back({name, schema, "tools." + name, true});
   }
   const bool free = asked["text"].is_string();
   Form form;
@@ -74,8 +74,8 @@ OrderedJson Calls(GrammarCompiler* compiler, const Tokenizer& tokenizer, const O
                         : asked.value("begun", false)   ? Thoughts::kBegun
                                                         : Thoughts::kMay;
   GrammarCompiler::Otherwise otherwise{free, has_schema ? &asked["schema"] : nullptr, "schema",
-                                       thoughts};
-  const auto grammar = compiler->OfCalls(tools, asked["most"], otherwise);
+                                       true, thoughts};
+  const auto grammar = compiler->OfCalls(tools, asked["most"], otherwise, nullptr);
   const std::string begin = free ? asked["text"].get<std::string>() : "";
   OrderedJson result = Answer(grammar, tokenizer, random, most, begin);
   result["fault"] = FaultOf(form, tokenizer, result, thoughts);
@@ -113,7 +113,10 @@ int main(int, char** argv) {
       if (asked.is_object() && asked.contains("calls")) {
         result = Calls(&compiler, tokenizer, asked, &random, most);
       } else {
-        result = Answer(compiler.OfSchema(asked, "schema"), tokenizer, &random, most);
+        std::vector<std::string> unguided;
+        result = Answer(compiler.OfSchema(asked, "schema", argv[4] ? &unguided : nullptr),
+                        tokenizer, &random, most);
+        result["unguided"] = unguided;
         Form form;
         form.schema = asked;
         form.schema_field = "schema";
