@@ -59,7 +59,14 @@ Picture Upright(const uint8_t* pixels, int64_t width, int64_t height, Orientatio
 #define STBI_NO_THREAD_LOCALS
 #define STB_IMAGE_STATIC
 #define STB_IMAGE_IMPLEMENTATION
+// It copies the 0 bytes of an empty chunk to a null pointer.
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((no_sanitize("nonnull-attribute"))), apply_to = function)
+#endif
 #include <stb_image.h>
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
 
 namespace rvv_runner {
 

@@ -113,7 +113,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("/api/chat", {"messages": MESSAGES, "options": {"num_predict": 0.5}}, "options.num_predict"),
     ("/api/chat", {"messages": MESSAGES, "options": {"stop": 3}}, "options.stop: "),
     ("/api/chat", {"messages": MESSAGES, "format": "xml"}, "format: "),
-    ("/api/chat", {"messages": MESSAGES, "format": {"not": {}}}, "format.not: "),
+    ("/api/chat", {"messages": MESSAGES, "format": {"$anchor": "a"}}, "format.$anchor: "),
     ("/api/chat", {"messages": MESSAGES, "stream": "no"}, "stream: "),
     ("/api/chat", {"messages": MESSAGES, "tools": [{"type": "x"}]}, "tools[0].type: "),
     ("/api/chat", {"messages": [{"role": "user", "images": "aGk="}]}, "messages[0].images: "),

@@ -69,6 +69,7 @@ def test_events_make_the_response(server: Served) -> None:
     assert last == whole
 
 
+UNIQUE = {"type": "array", "uniqueItems": True}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
     ({"input": []}, "input"),
@@ -94,8 +95,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
     (
-        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},
-        "text.format.schema.not",
+        {
+            "text": {
+                "format": {"type": "json_schema", "name": "n", "strict": True, "schema": UNIQUE}
+            }
+        },
+        "text.format.schema.uniqueItems",
     ),
 ]
 

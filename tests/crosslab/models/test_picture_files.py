@@ -146,3 +146,12 @@ def test_bad_files_are_refused(probe: Path, tmp_path: Path, file: bytes, why: st
     done = run(probe, tmp_path / "file")
     assert done.returncode == 2
     assert why in done.stderr.decode()
+
+
+def test_an_empty_chunk_changes_nothing(probe: Path, tmp_path: Path) -> None:
+    plain = _png(4, 4, b"\0\1\2\3\4\5\6\7\10\11\12\13\14" * 4)
+    empty = struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    data = plain.index(b"IDAT") - 4
+    (tmp_path / "plain").write_bytes(plain)
+    (tmp_path / "empty").write_bytes(plain[:data] + empty + plain[data:])
+    assert np.array_equal(*(prepared(probe, tmp_path / name) for name in ("plain", "empty")))
