@@ -19,7 +19,7 @@ using Names = std::set<std::string_view>;
 
 const Names kRefused = {"$anchor", "additionalItems", "$dynamicRef", "$recursiveRef",
                         "$dynamicAnchor"};
-// Keywords that only a whole answer can be checked against: those of one object, array or number.
+// Keywords that no grammar expresses. The whole answer can be checked against them.
 const Names kUnguided = {"not",
                          "if",
                          "then",
@@ -96,7 +96,7 @@ class SchemaPreparation {
   void LeaveUnguided(OrderedJson* schema, const std::string& place) const {
     if (schema->value("uniqueItems", OrderedJson()) == false) schema->erase("uniqueItems");
     if (!schema->contains("contains")) schema->erase("minContains");
-    // What zod writes for a value that there is not.
+    // What zod writes for a value that never occurs.
     const OrderedJson never = {{"not", OrderedJson::object()}};
     if (*schema == never) *schema = false;
     if (unguided_ == nullptr || !schema->is_object()) return;
@@ -476,7 +476,11 @@ class SchemaPreparation {
     const OrderedJson given = *properties;
     for (const auto& [name, part] : given.items()) {
       if (part != false) continue;
-      open ? Leave(properties, name, place, kInexpressible) : void(properties->erase(name));
+      if (open) {
+        Leave(properties, name, place, kInexpressible);
+      } else {
+        properties->erase(name);
+      }
     }
   }
 

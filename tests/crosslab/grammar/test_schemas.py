@@ -86,7 +86,7 @@ EXPRESSED: list[Any] = [
     {"type": ["string", "null"], "anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]},
     {"allOf": [{"type": "string", "minLength": 1}, {"minLength": 2, "maxLength": 4}]},
     {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 9}], "minimum": 3, "maximum": 12},
-    # As zod writes what there is not.
+    # As zod writes a value that never occurs.
     {"anyOf": [{"not": {}}, DIGIT]},
     {"type": "object", "properties": {"a": DIGIT, "b": {"not": {}}, "not": DIGIT}},
     {"anyOf": [{"type": "string", "pattern": "^a{3}$"}, {"type": "null"}], "format": "int32"},
