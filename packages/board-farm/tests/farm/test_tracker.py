@@ -40,7 +40,7 @@ def tracker(tmp_path: Path) -> Iterator[tuple[Address, FarmProcess, Path]]:
 
 
 def _served(address: Address) -> bytes:
-    """What a board of the tracker sends to a client, in a session of upstream's protocol."""
+    """Return the first bytes that the tracker's board sends in a session of upstream's protocol."""
     tracker = TrackerConnection(address)
     tracker.socket.settimeout(None)
     code, (host, port, match) = tracker.ask(REQUEST, KEY, "", 1)

@@ -53,7 +53,7 @@ def text_form(about: Mapping[str, Any], normalizer: Normalizer | None) -> TextFo
 
     Args:
         about: content of ``tokenizer.json``, with all fields, as the library writes it.
-        normalizer: the library's normalizer; None: there is none.
+        normalizer: the library's normalizer, or None.
 
     Raises:
         UnsupportedTokenizerError: the runner does not support a normalizer, rule, decoder or added
