@@ -14,7 +14,6 @@ import pytest
 from support.shared_builds import cross, runtime, tvm_tree
 from support.tiny_runner import GQA, tensorizing
 
-from crosslab.assemble import compile_model
 from crosslab.assemble.link import LinkRequest, link_runner
 from crosslab.cached_build import default_cache
 from crosslab.compile.driver import (
@@ -28,7 +27,7 @@ from crosslab.cores.core import CORES as CORE_FILES
 from crosslab.cores.core import core_names, core_option
 from crosslab.errors import LabError, UserError
 from crosslab.models.compare import compare
-from crosslab.models.config import LlamaConfig, write_config
+from crosslab.models.config import LlamaConfig
 from crosslab.models.formats import weight_formats
 from crosslab.models.llama_params import param_shapes, random_params
 from crosslab.models.params import read_params
@@ -184,21 +183,6 @@ def test_the_same_request_is_compiled_once(rvv: Built) -> None:
     again = compile_llama(rvv.request, CACHE)
     assert again.library == rvv.model.library
     assert again.library.stat().st_mtime_ns == before
-
-
-def test_compile_model_writes_library_and_parameters(rvv: Built, tmp_path: Path) -> None:
-    write_config(GQA, tmp_path / "config.json")
-    output = tmp_path / "out"
-    options = ["--tvm-tree", str(rvv.request.tvm_tree), "--config", str(tmp_path / "config.json")]
-    options += ["--output", str(output), "--vlen", "128", "--prefill-chunk", "64"]
-    options += ["--kernels", str(rvv.request.kernels)]
-    options += ["--require-tensorize", "--no-gemv", "--random-weights", str(SEED)]
-    compile_model.main(options)
-    assert (output / "model.tar").read_bytes() == rvv.model.library.read_bytes()
-    ours, theirs = read_params(output / "params"), read_params(rvv.params)
-    assert set(ours) == set(theirs)
-    for name, values in ours.items():
-        np.testing.assert_array_equal(values, theirs[name], name)
 
 
 def test_what_cannot_be_compiled_is_refused(tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ VERBS = (
     Verb("model", "crosslab.job.model_job", "build a model of yours, check it, pack it"),
     Verb("package", "crosslab.artifact.package", "put finished models into tarballs"),
     Verb("picture", "crosslab.job.picture", "draw build-and-test's answer, or a chat, as an SVG"),
-    Verb("compile-model", "crosslab.assemble.compile_model", "compile a config.json to a library"),
     Verb("bench", "crosslab.bench.cli", "count instructions, ours against upstream's"),
     Verb("host-bench", "crosslab.bench.host_bench", "time ours against upstream's on this machine"),
     Verb("kernel-bench", "crosslab.bench.kernel_bench", "count each kernel's instructions"),
