@@ -14,14 +14,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from rich.console import Console
+from support import tiny_model
 from support.bench_options import parse_bench
 from support.shared_builds import PROJECT, cross, tvm_tree
 
 from crosslab.address import Address
 from crosslab.bench.cli import main
 from crosslab.bench.options import Bench, Variant
+from crosslab.bench.peers import formats_beside
 from crosslab.bench.rows import Function, Row, write_rows
 from crosslab.bench.table import HEADINGS, show
 from crosslab.errors import UserError
@@ -221,6 +224,54 @@ def test_lists_and_paths_of_options() -> None:
     assert [both.mode_of(q).activations for q in both.quantizations] == ["int8", "float32"]
 
 
+def gguf_of(folder: Path, architecture: str) -> Path:
+    """Write a GGUF file that names its architecture, and has no tensors."""
+    writer = gguf.GGUFWriter(folder / f"{architecture}.gguf", architecture)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return folder / f"{architecture}.gguf"
+
+
+@pytest.mark.parametrize(("architecture", "path"), [("llama", "own"), ("phi3", "mlc-llm")])
+def test_a_gguf_file_is_counted_in_its_blocks(architecture: str, path: str, tmp_path: Path) -> None:
+    file = gguf_of(tmp_path, architecture)
+    read = parse_bench([*WITH_MLC, "--model", str(file), "--peer", "llama.cpp"])
+    assert (read.model, read.file, read.quantizations) == (file.name, file, ("gguf",))
+    assert read.path_of("gguf") == path
+    assert [variant.name for variant in read.variants_of("gguf")] == ["ours"]
+    assert formats_beside(read, "gguf") == (file.name,)
+
+
+def test_a_gguf_file_of_mlc_llm_s_families_needs_its_tree(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs MLC-LLM, which is missing"):
+        parse_bench([*WITHOUT_MLC, "--model", str(gguf_of(tmp_path, "phi3"))])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--quantization", "gguf", "q0f32"], "leave out --quantization"),
+        (["--gguf", "Q4_0"], "leave out --gguf"),
+        (["--core", "spacemit-x60", "--predict"], "leave out --predict"),
+        (["--prefill", "0"], "prompts of 1 token or more"),
+    ],
+)
+def test_options_that_do_not_fit_a_gguf_file_are_refused(
+    options: list[str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_bench([*WITH_MLC, "--model", str(gguf_of(tmp_path, "llama")), *options])
+    assert said in str(caught.value)
+
+
+def test_a_gguf_file_without_tokens_to_generate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="bert reads texts and generates no tokens"):
+        parse_bench([*WITH_MLC, "--model", str(gguf_of(tmp_path, "bert"))])
+    with pytest.raises(UserError, match="is not a GGUF file"):
+        parse_bench([*WITH_MLC, "--model", str(tmp_path / "none.gguf")])
+
+
 def test_decode_is_the_mean_of_the_steps_after_the_first() -> None:
     regions = [Counts(insns=n) for n in (100, 50, 9, 4, 7)]
     assert phase_counts(regions, 2) == (Counts(insns=150), Counts(insns=6))
@@ -349,3 +400,15 @@ def test_counts_are_the_same_on_another_machine_and_behind_a_depth(
     assert len(steps[0]) == 2
     assert steps[0] == pytest.approx(steps[1], rel=0.01)
     assert all(deep > short["insns"] for deep, short in zip(steps[0], rows[2:], strict=True))
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("counting_emulator")
+def test_a_gguf_file_is_counted(options: list[str], tmp_path: Path) -> None:
+    tiny_model.write_gguf(tmp_path / "tiny.gguf")
+    rows = counted(tmp_path / "bench.json", [*options, "--model", str(tmp_path / "tiny.gguf")])
+    assert [(row["variant"], row["phase"], row["tokens"]) for row in rows] == [
+        ("ours", "prefill", 9),
+        ("ours", "decode", 3),
+    ]
+    assert {(row["model"], row["quantization"]) for row in rows} == {("tiny.gguf", "gguf")}

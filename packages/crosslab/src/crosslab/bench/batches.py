@@ -104,9 +104,7 @@ def _measure(subject: Subject, recipe: Recipe, runner: Runner, params: Path, len
     quantization, vlen = recipe.quantization, recipe.vlens[0]
     first = subject.prompt(length)
     # The prompts begin with different tokens, so that sequences share no page of the cache.
-    prompts = [
-        [(token + i) % subject.config.vocab for token in first] for i in range(bench.together)
-    ]
+    prompts = [[(token + i) % subject.vocab for token in first] for i in range(bench.together)]
 
     def count(texts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Measurement]:
         words = ["--params", ".", "--roi", "decode", "--roi-span", "step", "--json"]

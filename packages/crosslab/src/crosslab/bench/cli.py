@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
         serve_worker(scheduler, label(__name__, args), args, _say)
         return 0
     subject = Subject(bench)
-    bench.context(subject.config)
+    bench.context(subject.longest)
     if args.predict:
         boards = boards_of(bench)
         counted = count_small(bench, measure_all)

@@ -23,13 +23,15 @@ from crosslab.compile.driver import MAX_BATCH
 from crosslab.compile.modes import KernelMode
 from crosslab.cores.core import Core
 from crosslab.errors import UserError, supply_mlc
-from crosslab.models.config import DEFAULT_CONTEXT, LlamaConfig, read_config
+from crosslab.models.config import DEFAULT_CONTEXT, FAMILIES, LlamaConfig, read_config
+from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import DEFAULT_FORMAT, FORMATS, GGUF, OWN_FORMATS
 from crosslab.models.shapes import shapes
+from crosslab.models.sources.gguf_import import kind_of_file
 from crosslab.peers import openblas
 from crosslab.peers.gguf_export import IN_BLOCKS
 from crosslab.remote import add_options
-from groundwork.command_line import Parser, meant, output_file
+from groundwork.command_line import Parser, at_first_look, meant, output_file
 
 T = TypeVar("T")
 OWN, MLC = "own", "mlc-llm"
@@ -114,7 +116,7 @@ class Bench:
         variants: variants in the order of the table; the first is the base of comparisons.
         model: name in the report.
         asset: name of the pinned model; empty: random weights.
-        config: sizes of the model; None for a pinned model, whose file has them.
+        config: sizes of the model; None for a pinned model or a file, which has them.
         path: definition of the model to compile, "own" or "mlc-llm"; None: "own" if it supports the
             quantization.
         quantizations: formats of the weights.
@@ -132,6 +134,7 @@ class Bench:
         together: number of sequences to decode in one batch, besides one alone; 1: no batch.
         report: path of the JSON report.
         cache: folder of builds, which clones can share.
+        file: GGUF file of the model, whose weights stay in its blocks; None: another model.
     """
 
     recipe: Recipe
@@ -156,6 +159,7 @@ class Bench:
     together: int = 1
     depth: int = 0
     gguf: str = IN_BLOCKS[0]
+    file: Path | None = None
 
     @property
     def cache_option(self) -> str:
@@ -182,26 +186,28 @@ class Bench:
 
         Weights in blocks need the kernels and all passes; MLC-LLM's definition needs its tree.
         """
-        if quantization == GGUF:
-            return [v for v in self.variants if v.kernels and v.steps is None]
         through_mlc = self.path_of(quantization) == MLC
-        return [v for v in self.variants if v.mlc_tree or not through_mlc]
+        able = [v for v in self.variants if v.mlc_tree or not through_mlc]
+        return [v for v in able if quantization != GGUF or (v.kernels and v.steps is None)]
 
-    def context(self, config: LlamaConfig) -> int:
+    def context(self, longest: int) -> int:
         """Return the KV cache's tokens: enough for depth, longest prompt and answer, rounded up.
+
+        Args:
+            longest: longest sequence of the model, tokens.
 
         Raises:
             UserError: the model's context is too short.
         """
         needed = self.depth + max(self.prompts) + self.decode
-        if needed > config.context:
+        if needed > longest:
             before = f", after {self.depth} of --depth," if self.depth else ""
             raise UserError(
                 f"a prompt of {max(self.prompts)} tokens and {self.decode} generated ones{before} "
-                f"do not fit a context of {config.context}",
+                f"do not fit a context of {longest}",
                 remedy=f"give less to --prefill{', --depth' * bool(before)} or --decode",
             )
-        return min(config.context, math.ceil(needed / DEFAULT_CONTEXT) * DEFAULT_CONTEXT)
+        return min(longest, math.ceil(needed / DEFAULT_CONTEXT) * DEFAULT_CONTEXT)
 
 
 def parser() -> Parser:
@@ -229,7 +235,8 @@ def parser() -> Parser:
         help="a way to compile the model; the table shows them in this order",
     )
     add("--against", metavar="NAME", help="compare only this variant (upstream) with the last one")
-    add("--model", default="S", help="S, smollm2, a name in shapes.toml, or a config.json (S)")
+    models = "S, smollm2, a name in shapes.toml, a config.json, or a GGUF file (S)"
+    add("--model", default="S", help=models)
     add(
         "--path",
         choices=(OWN, MLC),
@@ -279,7 +286,9 @@ def bench_of(args: argparse.Namespace) -> Bench:
             "more, 1 thread or more",
         )
     asset = PINNED.get(args.model, "")
-    quantizations = _unique(args.quantization or [DEFAULT_FORMAT])
+    file = Path(args.model) if args.model.endswith(".gguf") else None
+    quantizations = _unique(args.quantization or [GGUF if file else DEFAULT_FORMAT])
+    path = _path_of_file(file, args) if file else args.path
     if args.gguf and GGUF not in quantizations:
         raise UserError(
             f"--gguf {args.gguf} is the format of --quantization {GGUF}",
@@ -299,10 +308,10 @@ def bench_of(args: argparse.Namespace) -> Bench:
         recipe=replace(recipe, cores=(), halves=recipe.halves and not args.no_zvfh),
         project=args.project,
         variants=_chosen(tuple(map(Variant.parse, args.variant)), args.against),
-        model="smollm2" if asset else args.model,
+        model="smollm2" if asset else file.name if file else args.model,
         asset=asset,
-        config=None if asset else vars(args).get("config") or _config(args.model),
-        path=args.path,
+        config=None if asset or file else vars(args).get("config") or _config(args.model),
+        path=path,
         quantizations=quantizations,
         prompts=prompts,
         decode=args.decode,
@@ -316,6 +325,7 @@ def bench_of(args: argparse.Namespace) -> Bench:
         together=args.together,
         depth=args.depth,
         gguf=args.gguf or IN_BLOCKS[0],
+        file=file,
     )
     for variant in bench.variants:
         if variant.kernels:
@@ -324,8 +334,32 @@ def bench_of(args: argparse.Namespace) -> Bench:
     _check_caches(bench)
     _check_together(bench)
     if bench.config:
-        bench.context(bench.config)
+        bench.context(bench.config.context)
     return bench
+
+
+def _path_of_file(file: Path, args: argparse.Namespace) -> str:
+    """Return the definition that compiles a GGUF file's model: the user's choice, or as ``model``.
+
+    Raises:
+        UserError: the file's model has no decode, or an option does not fit a file.
+    """
+    # A first look has no package that reads a file.
+    kind = FAMILIES[0] if at_first_look() else kind_of_file(file)[0]
+    if kind in ENCODERS:
+        raise UserError(
+            f"--model {file}: {kind} reads texts and generates no tokens",
+            remedy="give the file of a model that answers",
+        )
+    needless = {"--gguf": args.gguf, "--scheduler": args.scheduler, "--predict": args.predict}
+    needless["--quantization"] = set(args.quantization or ()) - {GGUF}
+    for option in (name for name, value in needless.items() if value):
+        raise UserError(
+            f"{option} does not fit --model {file.name}: weights stay in its blocks, and this "
+            "machine counts them",
+            remedy=f"leave out {option}",
+        )
+    return args.path or (OWN if kind in FAMILIES else MLC)
 
 
 def _unique(values: Sequence[T]) -> tuple[T, ...]:
@@ -341,7 +375,7 @@ def _config(model: str) -> LlamaConfig:
         raise UserError(
             f"--model {model} is neither the name of a model nor a file",
             remedy=f"give S, smollm2, {', '.join(shapes())}, or the path of a Llama-like model's "
-            "config.json",
+            "config.json or of a GGUF file",
         )
     return read_config(Path(model))
 

@@ -27,7 +27,7 @@ ACTIVATIONS |= dict.fromkeys(("IQ4_NL", "Q4_K_M"), "int8")
 def formats_beside(bench: Bench, quantization: str) -> Sequence[str]:
     """Return llama.cpp's formats of weights that compare with a quantization; empty: none does."""
     if quantization == GGUF:
-        return (bench.gguf,)
+        return (bench.file.name if bench.file else bench.gguf,)
     return weight_formats()[quantization].llama_cpp
 
 
@@ -74,10 +74,10 @@ def peer_rows(
     if bench.peer_builds:
         builds = {build: builds[build] for build in bench.peer_builds}
     for format_ in formats_beside(bench, quantization):
-        if not fits(subject.config):
+        if not bench.file and not fits(subject.config):
             say(f"left out: {NAME} {format_}: its blocks do not divide the model's widths")
             continue
-        model = export_gguf(subject.folder, format_, bench.cache)
+        model = bench.file or export_gguf(subject.folder, format_, bench.cache)
         if bench.depth:
             filler = build_native(source, FILLER, bench.cache)
             model = fill_cache(filler, model, bench.depth, bench.cache)
@@ -104,7 +104,7 @@ def peer_rows(
                     "vlen": vlen,
                     "prompt": prompt,
                     "path": None,
-                    "activations": ACTIVATIONS[format_],
+                    "activations": "int8" if bench.file else ACTIVATIONS[format_],
                 }
                 yield from _rows(subject, common, builds, runs, source.commit)
 

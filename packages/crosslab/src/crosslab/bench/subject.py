@@ -6,12 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from crosslab.assemble.recipe import Recipe
 from crosslab.assemble.runner import store_params
 from crosslab.bench.options import MLC, Bench, Variant
 from crosslab.compile.modes import KernelMode
-from crosslab.models.config import LlamaConfig, read_config
+from crosslab.models.config import (
+    DEFAULT_CONTEXT,
+    LlamaConfig,
+    longest_of,
+    read_config,
+    read_table,
+)
 from crosslab.models.formats import GGUF
 from crosslab.models.llama_params import random_model
 from crosslab.models.sources.asset import fetch_asset
@@ -30,8 +37,10 @@ class Subject:
 
     @cached_property
     def folder(self) -> Path:
-        """Folder of the model in Hugging Face's layout: the pinned model, or random weights."""
+        """Folder of the model in Hugging Face's layout: of a file, pinned, or random weights."""
         bench = self.bench
+        if bench.file:
+            return import_gguf(bench.file, bench.cache, blocks=True)
         if bench.config:
             return random_model(bench.config, SEED, bench.cache)
         asset = read_pins(bench.project).asset(bench.asset)
@@ -40,21 +49,39 @@ class Subject:
     @cached_property
     def in_blocks(self) -> Path:
         """Folder of the same model with weights in the blocks of a GGUF file."""
+        if self.bench.file:
+            return self.folder
         return store_in_blocks(self.folder, self.bench.gguf, self.bench.cache)
 
     @cached_property
     def config(self) -> LlamaConfig:
-        """Sizes of the model."""
+        """Sizes of the model, if it is like a Llama."""
         return self.bench.config or read_config(self.folder / "config.json")
+
+    @cached_property
+    def vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        table = self._table
+        return int(table["vocab_size"]) if table else self.config.vocab
+
+    @cached_property
+    def longest(self) -> int:
+        """Longest sequence of the model, tokens."""
+        table = self._table
+        return (longest_of(table) or DEFAULT_CONTEXT) if table else self.config.context
+
+    @cached_property
+    def _table(self) -> dict[str, Any]:
+        return read_table(self.folder / "config.json") if self.bench.file else {}
 
     def prompt(self, length: int) -> list[int]:
         """Return ``length`` made-up token ids of a prompt, always the same."""
-        return [(7 * i + 3) % self.config.vocab for i in range(length)]
+        return [(7 * i + 3) % self.vocab for i in range(length)]
 
     def recipe(self, variant: Variant, quantization: str, vlen: int) -> Recipe:
         """Return the inputs of a variant's runner."""
         bench, shared = self.bench, self.bench.recipe
-        context = bench.context(self.config)
+        context = bench.context(self.longest)
         return replace(
             shared,
             model=self.in_blocks if quantization == GGUF else self.folder,
