@@ -166,7 +166,7 @@ def measure_all(subject: Subject) -> Iterator[Row]:
     for quantization in bench.quantizations:
         variants = bench.variants_of(quantization)
         for absent in (v for v in bench.variants if v not in variants):
-            _progress.print(f"{absent.name}: no such step on the path through MLC-LLM")
+            _progress.print(f"left out: {absent.name} cannot compile {quantization}")
         peers = list(_peers(subject, quantization))
         for vlen in bench.recipe.vlens:
             built = [(v, *_built(subject, v, quantization, vlen)) for v in variants]
