@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loops of the products of q4 weights; rvv/int8_q4.c and rvv/q4_tiles.c have the arithmetic.
 
+Those of Q4_0, in the blocks of a GGUF file, are here as well: rvv/gguf.c has its arithmetic.
+
 A block of a row's activations has 32 values, their scale at byte 32, and at byte 36 the sum that
 takes the zero point off. A group has a block of each row, one after another.
 """
@@ -12,6 +14,8 @@ from crosslab.loops.code import Argument, Constant, Loop, Vector, Width
 from crosslab.loops.library import Library
 
 BLOCK, SCALE, BIAS, PAIRS = 40, 32, 36, 16
+# In place of the bias, a block for Q4_0 has the sums of eight values each; zero is 2^ZERO_BITS.
+SUMS, ZERO_BITS = (36, 38, 40, 42), 3
 BYTES = "const uint8_t *"
 # Its lowest bit is worth 1, so that its bits plus an integer are the float MAGIC + integer.
 MAGIC = Constant(float(3 << 22))
@@ -66,6 +70,41 @@ def one_row(k: Loop) -> None:
         k.advance(x, ld_x)
     e32.store("vse32.v", total, c)
 
+
+def halves(e16: Width, e32: Width, pointer: Argument, step: Argument, *, zvfh: bool) -> Vector:
+    """Emit a load of finite halves, and their exact conversion to floats."""
+    words = e16.load("vle16.v", pointer, step)
+    if zvfh:
+        return e16.make("vfwcvt.f.f.v", words)
+    # The sign lands in the four highest bits, of which it keeps the first.
+    bits = e16.make("vwmul.vx", words, Constant(1 << 13))
+    e32.put("vand.vx", bits, bits, Constant(0x8FFFFFFF - (1 << 32)))
+    e32.put("vfmul.vf", bits, bits, Constant(2.0**112))
+    return bits
+
+
+def row_of_file(k: Loop, *, zvfh: bool) -> None:
+    """Emit c[lanes] = a row of int8 activations times the Q4_0 weights of a tile."""
+    c, x, q, s = k.pointers(c="float *", x=BYTES, q=BYTES, s="const uint16_t *")
+    ld_x, step, half_step = k.parameters("ld_x", "step", "half_step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    total = e32.make("vmv.v.i", 0)
+    with k.repeat("blocks"):
+        part = e16.vector()
+        multiply(k, e8, [part], x, q, step)
+        sum_, *others = (k.scalar("lh", x, offset) for offset in SUMS)
+        for other in others:
+            sum_ = k.integer("add", sum_, other)
+        e16.put("vsub.vx", part, part, k.integer("slli", sum_, ZERO_BITS))
+        number = e16.make("vfwcvt.f.x.v", part)
+        e32.put("vfmul.vv", number, number, halves(e16, e32, s, half_step, zvfh=zvfh))
+        e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
+        k.advance(x, ld_x)
+    e32.store("vse32.v", total, c)
+
+
+loops.add("mlc_q4_0_row", 8)(partial(row_of_file, zvfh=False))
+loops.add("mlc_q4_0_row_zvfh", 8, needs="__riscv_zvfh")(partial(row_of_file, zvfh=True))
 
 # Of float32 activations that are integers of three digits: the base, the digits of each place are a
 # row of int8 activations, and the bytes of a group.

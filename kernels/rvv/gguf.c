@@ -8,7 +8,8 @@
 // taken off: what is in between may wrap around, which is exact modulo 2^16. Sums of spans, times
 // the group's scale, add up in 32 bits over a block, and blocks in float32.
 //
-// Here one row unpacks weights in registers; gguf_prompt.h is for several rows.
+// Here one row unpacks weights in registers, of Q4_0 by a loop of loops/q4.py; gguf_prompt.h is for
+// several rows.
 
 #include <riscv_vector.h>
 #include <stddef.h>
@@ -106,9 +107,24 @@ MLC_RVV_INLINE vfloat32m8_t gguf_add_part(vfloat32m8_t sum, float *c, float fact
   return sum;
 }
 
+#ifdef __riscv_zvfh
+#define GGUF_Q4_0_ROW mlc_q4_0_row_zvfh_m8
+#else
+#define GGUF_Q4_0_ROW mlc_q4_0_row_m8
+#endif
+
+MLC_RVV_INLINE int gguf_is_q4_0(gguf_format f) {
+  return f.low == 4 && f.high == 0 && f.zero == 8 && f.block == 32 && !f.minimums;
+}
+
 // One row and one tile.
 MLC_RVV_INLINE void gguf_row(float *c, const uint8_t *ready, gguf_weights w, int64_t k,
                              int64_t next_block, size_t lanes, gguf_format f) {
+  if (gguf_is_q4_0(f)) {
+    const int64_t step = (int64_t)lanes;
+    GGUF_Q4_0_ROW(c, ready, w.quants, w.factors, next_block, step, 2 * step, lanes, k / f.block);
+    return;
+  }
   vfloat32m8_t sum = __riscv_vreinterpret_v_i32m8_f32m8(__riscv_vmv_v_x_i32m8(gguf_zero(), lanes));
   __riscv_vse32_v_f32m8(c, sum, lanes);
   for (int64_t input = 0; input < k; input += f.block) {

@@ -325,8 +325,15 @@ class Loop:
         reads = _registers((pointer, step))
         self.add(mnemonic, "{}, {}, {}", (pointer, pointer, step), reads, (pointer,))
 
+    def integer(self, mnemonic: str, *sources: Operand) -> Value:
+        """Add an instruction that writes a new integer; return it."""
+        result = Value(Bank.INTEGER)
+        text = ", ".join(["{}"] * (len(sources) + 1))
+        self.add(mnemonic, text, (result, *sources), _registers(sources), (result,))
+        return result
+
     def scalar(self, mnemonic: str, pointer: Pointer, offset: int) -> Value:
-        """Load the number ``offset`` bytes after a pointer, with ``lb``, ``lw`` or ``flw``."""
+        """Load the number ``offset`` bytes after a pointer, with ``lb``, ``lw`` and the like."""
         number = Value(Bank.FLOAT if mnemonic.startswith("f") else Bank.INTEGER)
         reads = (pointer, pointer.memory)
         self.add(mnemonic, "{}, {}({})", (number, offset, pointer), reads, (number,))
