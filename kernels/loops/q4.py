@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loops of the products of q4 weights; rvv/int8_q4.c and rvv/q4_tiles.c have the arithmetic.
 
-Those of Q4_0, in the blocks of a GGUF file, are here as well: rvv/gguf.c has its arithmetic.
+Those of Q4_0, Q4_K and Q6_K, in the blocks of a GGUF file, are here as well, for rvv/gguf.c.
 
 A block of a row's activations has 32 values, their scale at byte 32, and at byte 36 the sum that
 takes the zero point off. A group has a block of each row, one after another.
@@ -31,11 +31,12 @@ def multiply(
     q: Argument,
     step: Argument,
     blocks: Sequence[int] | None = None,
+    pairs: int = PAIRS,
 ) -> None:
-    """Emit the 16-bit sums of a group's products, one for each block of ``x``."""
+    """Emit the 16-bit sums of the products of ``pairs`` pairs, one for each block of ``x``."""
     blocks = blocks or [BLOCK * row for row in range(len(sums))]
     sixteen = Constant(16)
-    for pair in range(PAIRS):
+    for pair in range(pairs):
         low = e8.load("vle8.v", q, step)
         high = e8.make("vmulhu.vx", low, sixteen)
         e8.put("vnmsac.vx", low, sixteen, high)
@@ -105,6 +106,72 @@ def row_of_file(k: Loop, *, zvfh: bool) -> None:
 
 loops.add("mlc_q4_0_row", 8)(partial(row_of_file, zvfh=False))
 loops.add("mlc_q4_0_row_zvfh", 8, needs="__riscv_zvfh")(partial(row_of_file, zvfh=True))
+
+
+@loops.add("mlc_q4_k_row", 8)
+def row_of_groups(k: Loop) -> None:
+    """Emit t[lanes] = sums of a Q4_K block's groups of 32 inputs times the groups' scales."""
+    t, x, q, s = k.pointers(t="int32_t *", x=BYTES, q=BYTES, s=BYTES)
+    (step,) = k.parameters("step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    total = e32.make("vmv.v.i", 0)
+    with k.repeat("groups"):
+        scale = e8.make("vwadd.vx", e8.load("vle8.v", s, step), Constant(0))
+        # The sum of 16 products fits 16 bits.
+        for first in (0, PAIRS):
+            part = e16.vector()
+            multiply(k, e8, [part], x, q, step, [first], PAIRS // 2)
+            e16.put("vwmacc.vv", total, part, scale)
+        k.advance(x, 2 * PAIRS)
+    e32.store("vse32.v", total, t)
+
+
+def add_high(e8: Width, weights: Vector, bits: Vector, place: int) -> None:
+    """Emit the addition of two high bits to the nibbles of inputs; a byte has those of four."""
+    if place == 3:
+        bits = e8.make("vsrl.vi", bits, 2)
+    chosen = e8.make("vand.vx", bits, Constant(3 << min(2 * place, 4)))
+    if place < 2:
+        e8.put("vmacc.vx", weights, Constant(4 ** (2 - place)), chosen)
+    else:
+        e8.put("vadd.vv", weights, weights, chosen)
+
+
+@loops.add("mlc_q6_k_row", 8)
+def row_of_six_bits(k: Loop) -> None:
+    """Emit t[lanes] = sums of a Q6_K block's groups of 16 inputs times the groups' scales.
+
+    ``y`` has the activations' sums of eight values each.
+    """
+    t, x, y = k.pointers(t="int32_t *", x=BYTES, y=BYTES)
+    q, h, s = k.pointers(q=BYTES, h=BYTES, s=BYTES)
+    (step,) = k.parameters("step")
+    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
+    total, sixteen = e32.make("vmv.v.i", 0), Constant(16)
+    with k.repeat("groups"):
+        scale = e8.make("vwadd.vx", e8.load("vle8.v", s, step), Constant(0))
+        # The sum of eight products fits 16 bits.
+        for first in (0, 8):
+            part = e16.vector()
+            for place in range(first, first + 8, 2):
+                if place % 4 == 0:
+                    bits = e8.load("vle8.v", h, step)
+                low = e8.load("vle8.v", q, step)
+                high = e8.make("vmulhu.vx", low, sixteen)
+                e8.put("vnmsac.vx", low, sixteen, high)
+                for odd, weights in enumerate((low, high)):
+                    add_high(e8, weights, bits, place % 4 + odd)
+                    value = k.scalar("lb", x, place + odd)
+                    if place + odd == first:
+                        e8.put("vwmul.vx", part, weights, value)
+                    else:
+                        e8.put("vwmacc.vx", part, value, weights)
+            e16.put("vsub.vx", part, part, k.integer("slli", k.scalar("lh", y, first // 4), 5))
+            e16.put("vwmacc.vv", total, part, scale)
+        k.advance(x, 16)
+        k.advance(y, 4)
+    e32.store("vse32.v", total, t)
+
 
 # Of float32 activations that are integers of three digits: the base, the digits of each place are a
 # row of int8 activations, and the bytes of a group.

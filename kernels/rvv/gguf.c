@@ -8,8 +8,8 @@
 // taken off: what is in between may wrap around, which is exact modulo 2^16. Sums of spans, times
 // the group's scale, add up in 32 bits over a block, and blocks in float32.
 //
-// Here one row unpacks weights in registers, of Q4_0 by a loop of loops/q4.py; gguf_prompt.h is for
-// several rows.
+// Here one row unpacks weights in registers, of Q4_0, Q4_K and Q6_K by loops of loops/q4.py;
+// gguf_prompt.h is for several rows.
 
 #include <riscv_vector.h>
 #include <stddef.h>
@@ -53,6 +53,14 @@ MLC_RVV_INLINE vint16m4_t gguf_span_sum(gguf_activations x, gguf_weights w, gguf
   return __riscv_vadd_vx_i16m4(sum, (int16_t)(-f.zero * gguf_sum(x, from, span)), lanes);
 }
 
+MLC_RVV_INLINE int gguf_is_q4_k(gguf_format f) {
+  return f.low == 4 && f.high == 0 && f.zero == 0 && f.block == 256 && f.group == 32;
+}
+
+MLC_RVV_INLINE int gguf_is_q6_k(gguf_format f) {
+  return f.low == 4 && f.high == 2 && f.zero == 32 && f.block == 256 && f.group == 16;
+}
+
 // The sum over a block of one row's products, in units of the block's factor.
 MLC_RVV_INLINE vfloat32m8_t gguf_block_sum(gguf_activations x, gguf_weights w, gguf_format f,
                                            size_t lanes) {
@@ -60,8 +68,20 @@ MLC_RVV_INLINE vfloat32m8_t gguf_block_sum(gguf_activations x, gguf_weights w, g
   if (span == f.block) {
     return __riscv_vfwcvt_f_x_v_f32m8(gguf_span_sum(x, w, f, 0, lanes), lanes);
   }
+  const int groups = f.block / f.group;
+  if (gguf_is_q4_k(f) || gguf_is_q6_k(f)) {
+    int32_t sums[lanes];
+    const uint8_t *values = (const uint8_t *)x.values;
+    if (gguf_is_q4_k(f)) {
+      mlc_q4_k_row_m8(sums, values, w.quants, w.scales, (int64_t)lanes, lanes, groups);
+    } else {
+      mlc_q6_k_row_m8(sums, values, (const uint8_t *)x.sums, w.quants, w.high, w.scales,
+                      (int64_t)lanes, lanes, groups);
+    }
+    return __riscv_vfcvt_f_x_v_f32m8(__riscv_vle32_v_i32m8(sums, lanes), lanes);
+  }
   vint32m8_t sum = __riscv_vmv_v_x_i32m8(gguf_zero(), lanes);
-  for (int group = 0; group < f.block / f.group; ++group) {
+  for (int group = 0; group < groups; ++group) {
     vint16m4_t scale = __riscv_vmv_v_x_i16m4(1, lanes);
     if (gguf_has_scales(f)) {
       const int8_t *scales = (const int8_t *)w.scales + (size_t)group * lanes;
