@@ -28,8 +28,8 @@ from crosslab.assemble.libraries import configuration_of
 from crosslab.cached_build import cached_build
 from crosslab.host.toolchain import Machine, Toolchain, require_qemu
 from crosslab.run.emulator import GuestMachine
+from crosslab.tokenizer.byte_pieces import byte_alphabet
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
-from crosslab.tokenizer.device_tokenizer import byte_alphabet
 from crosslab.tokenizer.word_rules import word_rules
 from groundwork.hashing import digest
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 # llama.cpp has no files of the first two. The last one's experts are weights of their own after an
 # import: test_zoo.py compares its answers.
-NO_FILE = ("gptj", "internlm", "llama4", "llava", "rwkv5", "rwkv6", "gpt_oss")
+NO_FILE = ("gptj", "rwkv5", "llava", "gpt_oss")
 # What a file does not have: some numbers are those of every published model.
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 128},
@@ -45,6 +45,11 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
             "rope_type": "llama3",
         }
     },
+    # The converter of Llamas, which this family's files come from, asks for it.
+    "internlm": {"num_key_value_heads": 2},
+    "llama4": {"floor_scale": 8192},
+    # From the seventh layer, files hold halves of some weights.
+    "rwkv6": {"num_hidden_layers": 7, "context_length": 1048576},
     # Of these lengths, the converter writes the one that the published models were trained for.
     "nomic_bert": {
         **{"max_position_embeddings": 2048, "n_positions": 8192, "max_trained_positions": 2048},
@@ -182,7 +187,7 @@ def test_weights_whose_rows_are_made_of_several_leave_their_blocks(
     assert {"model.layers.1.mlp.experts.7.up_proj.weight", "lm_head.weight"} <= set(types)
 
 
-@pytest.mark.parametrize("kind", ["phi3", "llama", "bert", "qwen2_moe"])
+@pytest.mark.parametrize("kind", ["phi3", "llama", "bert", "qwen2_moe", "internlm", "llama4"])
 def test_the_kind_of_a_file(folders: Path, kind: str) -> None:
     assert kind_of_file(folders / kind / "model.gguf") == (kind, kind == "qwen2_moe")
 

@@ -19,6 +19,8 @@ from crosslab.tokenizer.chat_tokenizer import (
     save_tokenizer,
     stop_tokens,
 )
+from crosslab.tokenizer.device_tokenizer import pack
+from crosslab.tokenizer.unsupported import UnsupportedTokenizerError
 
 
 def of_characters(theirs: Tokenizer, added: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -214,3 +216,51 @@ def test_pieces_without_the_ends_of_a_text_are_rejected() -> None:
     del fields["tokenizer.ggml.seperator_token_id"]
     with pytest.raises(UserError, match="seperator_token_id"):
         build_tokenizer(fields)
+
+
+# As the converter spells RWKV's vocabulary: Python's own escapes, and one token of a text's end.
+BYTES = [repr(bytes([byte]))[2:-1] for byte in range(256)]
+PIECES = ["ab", "abc", "cd", r"\n\n", " a", repr("é".encode())[2:-1], r"a\\", "[PAD0]"]
+RWKV = {
+    "tokenizer.ggml.model": "rwkv",
+    "tokenizer.ggml.tokens": ["<s>", *BYTES, *PIECES],
+    "tokenizer.ggml.token_type": [3, *[1] * (len(BYTES) + len(PIECES) - 1), 5],
+    "tokenizer.ggml.bos_token_id": 0,
+    "tokenizer.chat_template": "rwkv-world",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("abcd", [b"abc", b"d"]),
+        ("abd", [b"ab", b"d"]),
+        ("a\n\n\n", [b"a", b"\n\n", b"\n"]),
+        (" abc", [b" a", b"b", b"c"]),
+        ("éa\\ü", ["é".encode(), b"a\\", b"\xc3", b"\xbc"]),
+        ("[PAD0]", [b"[", b"P", b"A", b"D", b"0", b"]"]),
+    ],
+)
+def test_rwkv_takes_the_longest_piece(tmp_path: Path, text: str, pieces: list[bytes]) -> None:
+    ours = build_tokenizer(RWKV)
+    ids = [RWKV["tokenizer.ggml.tokens"].index(repr(piece)[2:-1]) for piece in pieces]
+    assert ours.encode(text).ids == ids
+    assert ours.decode(ids) == text
+    assert ours.encode(f"<s>{text}").ids == [0, *ids]
+    save_tokenizer(ours, RWKV, tmp_path)
+    stored = ChatTokenizer.load(tmp_path)
+    # The name of a template of llama.cpp is not a template.
+    assert not stored.has_chat
+    assert stored.chat_ids(text) == ids
+    with pytest.raises(UnsupportedTokenizerError, match="WordPiece"):
+        pack(stored)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [(BYTES[:-1], "no token for the byte 255"), ([*BYTES, "é"], "'é', which does not spell bytes")],
+)
+def test_a_vocabulary_that_is_not_rwkvs_is_refused(tokens: list[str], message: str) -> None:
+    fields = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * len(tokens)}
+    with pytest.raises(UserError, match=message):
+        build_tokenizer({**RWKV, **fields})

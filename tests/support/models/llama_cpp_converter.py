@@ -24,6 +24,8 @@ CLASSES = {
     "chatglm": "ChatGLMModel",
     "deepseek": "DeepseekForCausalLM",
     "internlm2": "InternLM2ForCausalLM",
+    "llama4": "Llama4ForConditionalGeneration",
+    "rwkv6": "Rwkv6ForCausalLM",
     "minicpm": "MiniCPMForCausalLM",
     "orion": "OrionForCausalLM",
     "qwen": "QWenLMHeadModel",

@@ -356,7 +356,8 @@ def scaled_frequencies(frequency: NDArray[np.float64], rope: Rope) -> NDArray[np
     """
     factor, low, high, original = rope
     turns = original * frequency / (2 * np.pi)
-    kept = np.clip((turns - low) / (high - low), 0, 1)
+    # Llama 4 has no mixture: its bounds are equal.
+    kept = np.clip((turns - low) / (high - low), 0, 1) if low < high else turns > high
     return frequency * (kept + (1 - kept) / factor)
 
 

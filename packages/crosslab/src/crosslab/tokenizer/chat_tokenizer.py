@@ -27,6 +27,7 @@ from tokenizers import (
 
 from crosslab.errors import LabError, UserError
 from crosslab.json_table import PUBLISHED, read_json_table
+from crosslab.tokenizer.byte_pieces import longest_pieces
 from crosslab.tokenizer.word_rules import word_rules
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -78,6 +79,11 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     named = _named_tokens(fields)
     if kind == "bert":
         tokenizer, special = _in_pieces(fields, named), {CONTROL_TOKEN}
+    elif kind == "rwkv":
+        special = {CONTROL_TOKEN}
+        pieces = {i: token for i, (token, of) in enumerate(named) if of == NORMAL_TOKEN}
+        others = {token: i for i, (token, of) in enumerate(named) if of in special}
+        tokenizer = longest_pieces(pieces, others)
     else:
         tokenizer = _by_character(fields, named) if kind == "llama" else _byte_level(fields, kind)
         special = {CONTROL_TOKEN, UNKNOWN_TOKEN}
@@ -150,7 +156,7 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
         known = ", ".join(sorted(rules))
         raise UserError(
             f"the model's tokenizer is {kind!r} with words split as {pre!r}",
-            remedy=f"supported: 'llama', 'bert', and 'gpt2' with one of: {known}",
+            remedy=f"supported: 'llama', 'bert', 'rwkv', and 'gpt2' with one of: {known}",
         )
     vocabulary = {t: i for i, t in enumerate(_texts(fields, "tokenizer.ggml.tokens"))}
     halves = (pair.partition(" ") for pair in _texts(fields, "tokenizer.ggml.merges"))
@@ -249,6 +255,8 @@ def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path
     """
     tokenizer.save(str(folder / TOKENIZER_FILE))
     tokens = fields["tokenizer.ggml.tokens"]
+    # A file may name one of llama.cpp's own templates instead of holding one (rwkv-world).
+    template = fields.get("tokenizer.chat_template")
     begins = (
         fields.get("tokenizer.ggml.model") == "llama"
         or fields.get("tokenizer.ggml.pre") in _BEGINS_WITH_BOS
@@ -257,7 +265,7 @@ def save_tokenizer(tokenizer: Tokenizer, fields: Mapping[str, Any], folder: Path
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token", begins)),
         "model_max_length": fields.get(f"{fields.get('general.architecture')}.context_length"),
-        "chat_template": fields.get("tokenizer.chat_template"),
+        "chat_template": template if "{" in str(template) else None,
     }
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     for name, ggml in names.items():

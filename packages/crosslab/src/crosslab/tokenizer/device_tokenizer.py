@@ -12,12 +12,12 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from crosslab.cached_build import cached_build
 from crosslab.errors import LabError
+from crosslab.tokenizer.byte_pieces import byte_alphabet
 from crosslab.tokenizer.chat_tokenizer import TOKENIZER_FILE, ChatTokenizer
 from crosslab.tokenizer.text_form import Flag, text_form
 from crosslab.tokenizer.tool_format import ToolFormat, tool_format
@@ -118,16 +118,6 @@ def _show(calls: ToolFormat, tokens: Sequence[bytes], kinds: list[TokenKind]) ->
     for index, token in enumerate(tokens):
         if kinds[index] & TokenKind.SPECIAL and token and token in written:
             kinds[index] &= ~TokenKind.SPECIAL
-
-
-def byte_alphabet() -> dict[str, int]:
-    """Return the byte of each character in GPT-2's alphabet of bytes, in the order of the bytes.
-
-    Printable bytes of Latin-1 keep their character; the other bytes are U+0100 and on, in order.
-    """
-    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = count(0x100)
-    return {chr(b if b in printed else next(others)): b for b in range(256)}
 
 
 def _check(about: Mapping[str, Any]) -> None:

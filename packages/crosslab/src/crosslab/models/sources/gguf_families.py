@@ -25,11 +25,12 @@ from crosslab.models.weights_file import F32
 
 TABLE = Path(__file__).with_name("gguf_families.toml")
 ROPE_FACTORS = "rope_freqs.weight"
-# Scaled rotary embeddings of the Llama 3 releases; a GGUF file has only the factors.
-LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
+# Scaled rotary embeddings of the Llama 3 and 4 releases; a GGUF file has only the factors.
+LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192), (16.0, 1.0, 1.0, 8192))
 FOLDER = "give the model's Hugging Face folder: config.json, *.safetensors, tokenizer.json"
 _ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _EXPERTS = ".experts."
+_LAYER = re.compile(r"\.(\d+)\.")
 
 Weight = tuple[str, NDArray[Any]]
 
@@ -51,6 +52,8 @@ class GgufFamily:
     groups: str = "1"
     published: Sequence[tuple[str, str]] = ()
     within: str = ""
+    stacked: Mapping[str, str] = field(default_factory=dict)
+    whole_experts: bool = False
 
     @property
     def kind(self) -> str:
@@ -73,7 +76,8 @@ class GgufFamily:
 
     def _check(self, file: Metadata) -> None:
         own = [*self.fields.values(), *self.refuse.values(), self.when, self.groups]
-        own += [str(item) for change in self.change for item in change.get("swap", ())]
+        for change in self.change:
+            own += [*change.get("swap", ()), *change.get("shape", ()), change.get("times", "1")]
         known = {name for expression in own for name in used_in(expression)}
         known |= {*self.ignore, *self.refuse}
         for name, value in file.fields.items():
@@ -99,15 +103,27 @@ class GgufFamily:
             named |= {name: stem, f"{name}.weight": f"{stem}.weight"}
             if self.biases and re.search(self.biases, stem):
                 named[f"{name}.bias"] = f"{stem}.bias"
+        for name, stem in self.stacked.items():
+            for number in map(str, range(layers)):
+                named[name.replace("{bid}", number)] = stem.replace("{bid}", number)
         return named
 
     def _stems(self, layers: int) -> Iterator[str]:
         for pattern in filter(None, self.names.values()):
-            texts = _ALTERNATIVES.split(pattern)
-            choices = [text.split(",") if i % 2 else [text] for i, text in enumerate(texts)]
-            for stem in map("".join, product(*choices)):
+            for stem in _each(pattern):
                 numbers = range(layers) if "{bid}" in stem else [0]
                 yield from (stem.replace("{bid}", str(number)) for number in numbers)
+
+    def names_of(self, name: str, count: int) -> list[str]:
+        """Return the names of the weights in a tensor: one, or several of the same shape.
+
+        Args:
+            name: name of the table.
+            count: length of the tensor's first axis.
+        """
+        if _EXPERTS in name and not self.whole_experts:
+            return [name.replace(_EXPERTS, f"{_EXPERTS}{expert}.") for expert in range(count)]
+        return _each(name)
 
     def published_weights(self, weights: Iterable[Weight], file: Metadata) -> Iterator[Weight]:
         """Undo the converter's changes; yield each weight of the published files.
@@ -123,7 +139,7 @@ class GgufFamily:
         for name, values in weights:
             try:
                 changed = self._changed(name, values, file)
-                names = names_of(name, len(changed))
+                names = self.names_of(name, len(changed))
                 pieces = [changed] if names == [name] else changed
                 for part, piece in zip(names, pieces, strict=True):
                     yield from self._joined(part, piece, waiting, file)
@@ -144,7 +160,9 @@ class GgufFamily:
                 names = [name.replace(part, other) for other in parts]
                 if all(other in waiting for other in names):
                     joined = fused([waiting.pop(other) for other in names], file[self.groups])
-                    yield self.published_name(name.replace(part, whole)), joined
+                    name = name.replace(part, whole)
+                    joined = self._changed(name, joined, file, joined=True)
+                    yield self.published_name(name), joined
                 return
         yield self.published_name(name), values
 
@@ -161,29 +179,33 @@ class GgufFamily:
             name = re.sub(pattern, replacement, name)
         return name
 
-    def _changed(self, name: str, values: NDArray[Any], file: Metadata) -> NDArray[Any]:
+    def _changed(
+        self, name: str, values: NDArray[Any], file: Metadata, *, joined: bool = False
+    ) -> NDArray[Any]:
         for change in self.change:
-            if not re.search(change["of"], name):
+            if change.get("joined", False) != joined or not re.search(change["of"], name):
                 continue
             if "swap" in change:
                 axis, *numbers = (int(file[item]) for item in change["swap"])
                 values = swapped(values, axis, *numbers)
+            if "times" in change and (layer := _LAYER.search(name)):
+                values = values * np.float32(file.of_layer(change["times"], int(layer[1])))
             if "add" in change:
                 values = values + np.float32(change["add"])
-            if "transpose" in change:
-                values = np.ascontiguousarray(values.swapaxes(-1, -2))
             if "log_of_minus" in change:
                 values = np.log(-values)
             if "shape" in change:
                 values = values.reshape([int(file[item]) for item in change["shape"]])
+            if "transpose" in change:
+                values = np.ascontiguousarray(values.swapaxes(-1, -2))
         return values
 
 
-def names_of(name: str, experts: int) -> list[str]:
-    """Return the names of a tensor's weights: one, or one for each expert if it is of experts."""
-    if _EXPERTS not in name:
-        return [name]
-    return [name.replace(_EXPERTS, f"{_EXPERTS}{expert}.") for expert in range(experts)]
+def _each(pattern: str) -> list[str]:
+    """Return the names of a pattern with alternatives: a{b,c} is ab and ac."""
+    texts = _ALTERNATIVES.split(pattern)
+    choices = [text.split(",") if i % 2 else [text] for i, text in enumerate(texts)]
+    return list(map("".join, product(*choices)))
 
 
 def swapped(

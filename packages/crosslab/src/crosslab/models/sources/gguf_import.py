@@ -30,12 +30,11 @@ from crosslab.models.sources.gguf_families import (
     ROPE_FACTORS,
     GgufFamily,
     family_of,
-    names_of,
     rope_scaling,
 )
 from crosslab.models.sources.gguf_metadata import EMBEDDING, Metadata
 from crosslab.models.weights_file import F32, save_weights
-from crosslab.tokenizer import chat_tokenizer, word_rules
+from crosslab.tokenizer import byte_pieces, chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer, stop_tokens
 from groundwork.gguf_bound import Bounded
 from groundwork.hashing import digest
@@ -58,7 +57,14 @@ def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
     Raises:
         UserError: the file is not whole GGUF, or its model or tokenizer is not supported.
     """
-    modules = (chat_tokenizer, word_rules, gguf_families, gguf_metadata, published_families)
+    modules = (
+        byte_pieces,
+        chat_tokenizer,
+        word_rules,
+        gguf_families,
+        gguf_metadata,
+        published_families,
+    )
     more = (gguf_formats_module, config_module)
     sources = [Path(str(module.__file__)) for module in (*modules, *more)]
     tables = (word_rules.TABLE, GGUF_TABLE, gguf_families.TABLE, FIELDS)
@@ -134,7 +140,7 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
             family.published_name(name): named[whole].tensor_type.name
             for whole in named
             if whole in stay
-            for name in names_of(whole, len(named[whole].data))
+            for name in family.names_of(whole, len(named[whole].data))
         }
     for name, table in (
         ("config", about),
@@ -146,13 +152,14 @@ def import_into(source: Path, folder: Path, *, blocks: bool = False) -> None:
 
 
 def kind_of_file(source: Path) -> tuple[str, bool]:
-    """Return the ``model_type`` of a GGUF file's model, and True if it has experts.
+    """Return the ``model_type`` of a GGUF file's model, and True if experts can stay in blocks.
 
     Raises:
         UserError: the file is not a GGUF file, or its family is not supported.
     """
     file = _metadata(source, *open_gguf(source))
-    return family_of(file).kind, bool(file["expert_count | default(0)"])
+    family = family_of(file)
+    return family.kind, bool(file["expert_count | default(0)"]) and not family.whole_experts
 
 
 def _metadata(source: Path, reader: GGUFReader, fields: Mapping[str, Any]) -> Metadata:

@@ -57,8 +57,19 @@ class Metadata:
         Raises:
             UserError: the file lacks a field of the expression, or has one of a wrong type.
         """
+        return self._value(expression)
+
+    def of_layer(self, expression: str, layer: int) -> Any:
+        """Return the value of an expression with the variable ``layer``, a layer's number.
+
+        Raises:
+            UserError: see :meth:`__getitem__`.
+        """
+        return self._value(expression, layer=layer)
+
+    def _value(self, expression: str, **more: int) -> Any:
         try:
-            value = _compiled(expression)(**self._variables)
+            value = _compiled(expression)(**self._variables, **more)
             if isinstance(value, StrictUndefined):
                 raise UndefinedError
             return value
