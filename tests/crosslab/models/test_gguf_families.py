@@ -198,7 +198,9 @@ WRONG = {
     "attention.head_count": ("qwen3.attention.head_count has the wrong value", 0),
     "context_length": ("qwen3.context_length has the wrong value", [256]),
     "feed_forward_length": ("qwen3.feed_forward_length has the wrong value", 2 * 10**9),
-    "rope.scaling.type": ("qwen3.rope.scaling.type = linear is not supported", "linear"),
+    "rope.scaling.type": ("qwen3.rope.scaling.type = yarn is not supported", "yarn"),
+    # Without a type, llama.cpp scales linearly.
+    "rope.scaling.factor": ("qwen3.rope.scaling.factor = 4.0 is not supported", 4.0),
     "attention.clamp_kqv": ("qwen3.attention.clamp_kqv = 8.0 is not supported", 8.0),
     "attention.value_length": ("qwen3.attention.value_length = 64 is not supported", 64),
 }
@@ -232,6 +234,78 @@ def test_a_field_with_a_default_may_be_missing(folders: Path, tmp_path: Path) ->
     import_into(tmp_path / "short.gguf", tmp_path)
     table = read_table(tmp_path / "config.json")
     assert (table["rope_theta"], table["num_key_value_heads"]) == (10000.0, 4)
+
+
+# Fields that older files lack, or that change nothing, and what becomes of the config.
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "scaled-by-one": (
+        "qwen3",
+        {
+            "qwen3.rope.scaling.type": "linear",
+            "qwen3.rope.scaling.factor": 1.0,
+            "qwen3.rope.scaling.original_context_length": 256,
+            "qwen3.rope.scaling.finetuned": False,
+        },
+        {},
+    ),
+    "not-scaled": (
+        "qwen3",
+        {"qwen3.rope.scaling.type": "none", "qwen3.rope.scaling.factor": 4.0},
+        {},
+    ),
+    "gemma-2-of-june-2024": (
+        "gemma2",
+        dict.fromkeys(
+            f"gemma2.{name}"
+            for name in (
+                *("attn_logit_softcapping", "final_logit_softcapping"),
+                "attention.sliding_window",
+            )
+        ),
+        {"sliding_window": 4096},
+    ),
+    "experts-by-the-width": (
+        "qwen2_moe",
+        dict.fromkeys(
+            f"qwen2moe.{name}"
+            for name in ("expert_feed_forward_length", "expert_shared_feed_forward_length")
+        ),
+        {"moe_intermediate_size": 192, "shared_expert_intermediate_size": 384},
+    ),
+    "older-minicpm": (
+        "minicpm",
+        dict.fromkeys(
+            f"minicpm.{name}" for name in ("embedding_scale", "residual_scale", "logit_scale")
+        ),
+        {"dim_model_base": 256},
+    ),
+    "older-chatglm": ("chatglm3", {"chatglm.rope.freq_base": None}, {}),
+    "each-layer": (
+        "qwen3",
+        {"qwen3.feed_forward_length": [384, 384], "qwen3.attention.head_count_kv": [2, 2]},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_published_files(folders: Path, tmp_path: Path, variant: str) -> None:
+    name, changed, other = VARIANTS[variant]
+    tables = []
+    for number, fields in enumerate(({}, changed)):
+        out = tmp_path / str(number)
+        out.mkdir()
+        rewrite(folders / name / "model.gguf", tmp_path / "variant.gguf", fields)
+        import_into(tmp_path / "variant.gguf", out)
+        tables.append(read_table(out / "config.json"))
+    assert tables[1] == {**tables[0], **other}
+
+
+def test_a_number_for_each_layer_is_refused(folders: Path, tmp_path: Path) -> None:
+    widths = {"qwen3.feed_forward_length": [384, 256]}
+    rewrite(folders / "qwen3" / "model.gguf", tmp_path / "wrong.gguf", widths)
+    with pytest.raises(UserError, match=r"feed_forward_length has the wrong value '\[384, 256\]'"):
+        import_into(tmp_path / "wrong.gguf", tmp_path)
 
 
 def test_a_tensor_of_another_shape_is_refused(folders: Path, tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ class Metadata:
     ) -> None:
         self.file, self.architecture = file, str(fields.get("general.architecture"))
         start = f"{self.architecture}."
-        own = {key: value for key, value in fields.items() if key.startswith(start)}
-        self.fields = {key.removeprefix(start): _as_written(value) for key, value in own.items()}
+        own = {k.removeprefix(start): v for k, v in fields.items() if k.startswith(start)}
+        self.fields = {name: _as_written(name, value) for name, value in own.items()}
         self._variables: dict[str, Any] = {"attention": {}, "rope": {"scaling": {}}, "ssm": {}}
         for key, value in self.fields.items():
             *path, last = key.split(".")
@@ -105,7 +105,17 @@ class Metadata:
         )
 
 
-def _as_written(value: Any) -> Any:
+# Fields that a file may hold for each layer; here all layers have the same.
+_OF_LAYERS = (
+    *("feed_forward_length", "expert_feed_forward_length", "expert_used_count"),
+    *("attention.head_count", "attention.head_count_kv"),
+)
+
+
+def _as_written(name: str, value: Any) -> Any:
+    if name in _OF_LAYERS and isinstance(value, list) and value:
+        first = value[0]
+        value = first if value.count(first) == len(value) else value
     # Stored as float32: 9.99999975e-06 is the number that was written as 1e-05.
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
