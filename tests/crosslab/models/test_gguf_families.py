@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from support.mlc_tree import run_python
@@ -23,6 +24,7 @@ from crosslab.models.families import Family, families
 from crosslab.models.gguf_params import TYPES, GgufWeights
 from crosslab.models.sources import gguf_families
 from crosslab.models.sources.gguf_import import import_into, kind_of_file
+from crosslab.models.sources.model_folder import check_source, import_model, name_of
 from crosslab.models.weights_file import StoredWeights
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 from crosslab.zoo.reference import make_model
@@ -337,8 +339,75 @@ def test_factors_of_no_release_are_refused(folders: Path, tmp_path: Path) -> Non
         import_into(tmp_path / "other.gguf", tmp_path)
 
 
+def split(path: Path, folder: Path, more: Mapping[int, Mapping[str, Any]] | None = None) -> Path:
+    """Split a file in three, the first without tensors, as gguf-split can; return the first part.
+
+    Args:
+        path: the file.
+        folder: folder of the parts.
+        more: other fields of parts, by their number.
+    """
+    names = [str(tensor.name) for tensor in gguf.GGUFReader(path).tensors]
+    cuts = [[], names[:7], names[7:]]
+    for number, kept in enumerate(cuts):
+        fields = {"split.no": number, "split.count": 3, "split.tensors.count": len(names)}
+        target = folder / f"Model-{number + 1:05}-of-00003.gguf"
+        rewrite(path, target, {**fields, **(more or {}).get(number, {})}, only=kept)
+    return folder / "Model-00001-of-00003.gguf"
+
+
+def test_the_parts_of_a_model_are_read_together(folders: Path, tmp_path: Path) -> None:
+    path, whole, parts = folders / "mixtral" / "model.gguf", tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+    rewrite(path, tmp_path / "model.gguf")
+    import_into(tmp_path / "model.gguf", whole, blocks=True)
+    first = split(tmp_path / "model.gguf", tmp_path)
+    assert kind_of_file(first) == ("mixtral", True)
+    import_into(first, parts, blocks=True)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+    origin = import_model(str(first), "model", PROJECT, tmp_path / "cache", blocks=True).origin
+    assert len(origin.table["files"]) == 3
+    assert name_of(str(first)) == "model"
+    # A changed part is another model.
+    split(tmp_path / "model.gguf", tmp_path, {2: {"general.name": "another"}})
+    again = import_model(str(first), "model", PROJECT, tmp_path / "cache", blocks=True).origin
+    assert again.sha256 != origin.sha256
+
+
+WRONG_PARTS: Mapping[str, tuple[int, dict[str, int], str]] = {
+    "other-number": (2, {"split.no": 1}, r"00003-of-00003\.gguf: split\.no = 1 is not"),
+    "other-count": (0, {"split.count": 4}, r"split\.count = 4"),
+    "lost-tensors": (0, {"split.tensors.count": 99}, r"tensors, but split\.tensors\.count = 99"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PARTS)
+def test_parts_that_do_not_belong_together_are_refused(
+    folders: Path, tmp_path: Path, wrong: str
+) -> None:
+    number, fields, message = WRONG_PARTS[wrong]
+    first = split(folders / "qwen3" / "model.gguf", tmp_path, {number: fields})
+    with pytest.raises(UserError, match=message):
+        import_into(first, tmp_path)
+
+
+def test_a_model_without_all_of_its_parts_is_refused(folders: Path, tmp_path: Path) -> None:
+    first = split(folders / "qwen3" / "model.gguf", tmp_path)
+    second = first.with_name("Model-00002-of-00003.gguf")
+    with pytest.raises(UserError, match="is not the first part") as caught:
+        check_source(str(second), PROJECT)
+    assert caught.value.remedy == f"give {first}"
+    second.unlink()
+    with pytest.raises(UserError, match=r"1 of 3 parts are not beside it: Model-00002-of-00003"):
+        check_source(str(first), PROJECT)
+
+
 @pytest.mark.parametrize("more", [{}, {"general.architecture": None}], ids=["first", "other"])
-def test_a_part_of_a_model_is_refused(folders: Path, tmp_path: Path, more: dict[str, None]) -> None:
+def test_a_part_with_another_name_is_refused(
+    folders: Path, tmp_path: Path, more: dict[str, None]
+) -> None:
     part = {"split.count": 2, **more}
     rewrite(folders / "qwen3" / "model.gguf", tmp_path / "part.gguf", part)
     with pytest.raises(UserError, match=r"split\.count = 2") as caught:

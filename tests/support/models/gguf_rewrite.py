@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ def rewrite(
     target: Path,
     changed: Mapping[str, Any] | None = None,
     encode: Callable[[str, F32], Encoded | None] = in_q8_0,
+    only: Sequence[str] | None = None,
 ) -> None:
     """Copy a file of float32 with other types of tensors and other fields.
 
@@ -74,6 +75,7 @@ def rewrite(
         target: the copy.
         changed: fields by name; a field of None is left out.
         encode: type and blocks of a tensor; None: it stays.
+        only: names of the tensors to copy, as they are; None: all.
     """
     reader, changed = gguf.GGUFReader(source), changed or {}
     writer = gguf.GGUFWriter(target, str(reader.fields[ARCHITECTURE].contents()))
@@ -86,6 +88,10 @@ def rewrite(
             items = gguf.GGUFValueType.INT32 if isinstance(value, list) else None
             writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value), items)
     for tensor in reader.tensors:
+        if only is not None:
+            if tensor.name in only:
+                writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+            continue
         encoded = encode(tensor.name, tensor.data)
         if encoded:
             kind, rows = encoded

@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, ReaderField
 from crosslab.cached_build import cached_build
 from crosslab.errors import UserError
 from crosslab.models.sources.gguf_import import floats_of, open_gguf
+from crosslab.models.sources.gguf_parts import part_files
 from crosslab.peers import gguf_export
 from crosslab.peers import quantize as quantize_module
 from crosslab.peers.gguf_export import FORMATS, SMALL_BLOCK
@@ -38,7 +39,9 @@ def rewrite_gguf(source: Path, format_: str, cache: Path) -> Path:
             consist of whole blocks.
     """
     modules = (gguf_export, quantize_module)
-    key = digest(source, format_, Path(__file__), *(Path(str(m.__file__)) for m in modules))
+    key = digest(
+        *part_files(source), format_, Path(__file__), *(Path(str(m.__file__)) for m in modules)
+    )
     name = f"{source.stem}.{format_}.gguf"
     rewritten = cached_build(cache, "gguf", key, lambda out: _rewrite(source, format_, out / name))
     return rewritten / name
@@ -52,7 +55,7 @@ def _rewrite(source: Path, format_: str, target: Path) -> None:
     writer = GGUFWriter(target, architecture)
     writer.add_file_type(chosen.file_type)
     for name, field in reader.fields.items():
-        if name not in OWN_FIELDS and not name.startswith("GGUF."):
+        if name not in OWN_FIELDS and not name.startswith(("GGUF.", "split.")):
             _copy_field(writer, field)
     for tensor in reader.tensors:
         values, name = floats_of(tensor, source.name), str(tensor.name)

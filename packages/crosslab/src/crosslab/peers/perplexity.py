@@ -29,6 +29,7 @@ from crosslab.models.params import ReadParams, read_index
 from crosslab.models.reference import ReferenceLlama, RoundingBlocks
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import import_gguf
+from crosslab.models.sources.gguf_parts import part_files
 from crosslab.models.sources.pins import read_pins
 from crosslab.peers.gguf_export import FORMATS
 from crosslab.peers.gguf_rewrite import rewrite_gguf
@@ -236,8 +237,9 @@ def main(argv: Sequence[str]) -> int:
 def _about(file: Path, model: StoredModel, tokens: Sequence[int], args: argparse.Namespace) -> str:
     """Return a text with the conditions of the table."""
     first = f"behind the tokens {list(model.first)}" if model.first else "without a first token"
+    size = sum(part.stat().st_size for part in part_files(file))
     text = (
-        f"{file.name}: {file.stat().st_size / 1e6:.2f} MB, {model.weights / 1e6:.1f} M weights.\n"
+        f"{file.name}: {size / 1e6:.2f} MB, {model.weights / 1e6:.1f} M weights.\n"
         f"{args.text.name}: {len(tokens)} tokens in windows of {args.window}, each {first}."
     )
     if not args.peer:

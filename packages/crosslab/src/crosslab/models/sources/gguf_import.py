@@ -33,6 +33,7 @@ from crosslab.models.sources.gguf_families import (
     rope_scaling,
 )
 from crosslab.models.sources.gguf_metadata import EMBEDDING, Metadata
+from crosslab.models.sources.gguf_parts import part_files
 from crosslab.models.weights_file import F32, save_weights
 from crosslab.tokenizer import byte_pieces, chat_tokenizer, word_rules
 from crosslab.tokenizer.chat_tokenizer import build_tokenizer, save_tokenizer, stop_tokens
@@ -68,7 +69,7 @@ def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
     more = (gguf_formats_module, config_module)
     sources = [Path(str(module.__file__)) for module in (*modules, *more)]
     tables = (word_rules.TABLE, GGUF_TABLE, gguf_families.TABLE, FIELDS)
-    key = digest(source, str(blocks), Path(__file__), *sources, *tables)
+    key = digest(*part_files(source), str(blocks), Path(__file__), *sources, *tables)
     make = partial(import_into, source, blocks=blocks)
     return cached_build(cache, "model", key, make)
 
@@ -76,9 +77,38 @@ def import_gguf(source: Path, cache: Path, *, blocks: bool = False) -> Path:
 def open_gguf(source: Path) -> tuple[BoundedReader, dict[str, Any]]:
     """Open a GGUF file; return the reader and the metadata as plain values.
 
+    Of a split model, the metadata are those of the first part, and the tensors those of all.
+
     Raises:
-        UserError: the file is not a GGUF file.
+        UserError: the file is not a GGUF file, or parts of the model are missing.
     """
+    files = part_files(source)
+    reader, fields = _opened(source)
+    if (count := fields.get("split.count", 0)) not in (0, len(files)):
+        raise UserError(
+            f"{source.name} is a part of a model: split.count = {str(count)[:40]}",
+            remedy="name the parts MODEL-00001-of-00002.gguf and so on, and give the first; or "
+            "join them: llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf",
+        )
+    for number, file in enumerate(files[1:], 1):
+        other, about = _opened(file)
+        if (about.get("split.count"), about.get("split.no")) != (count, number):
+            raise UserError(
+                f"{file.name}: split.no = {str(about.get('split.no'))[:40]} is not that of the "
+                f"file's name, or split.count is not {count}",
+                remedy="download the file again",
+            )
+        reader.tensors += other.tensors
+    if fields.get("split.tensors.count", len(reader.tensors)) != len(reader.tensors):
+        wanted = str(fields["split.tensors.count"])[:40]
+        raise UserError(
+            f"{source.name}: {len(reader.tensors)} tensors, but split.tensors.count = {wanted}",
+            remedy="download all parts again",
+        )
+    return reader, fields
+
+
+def _opened(source: Path) -> tuple[BoundedReader, dict[str, Any]]:
     try:
         reader = BoundedReader(source)
         return reader, {name: field.contents() for name, field in reader.fields.items()}
@@ -163,12 +193,6 @@ def kind_of_file(source: Path) -> tuple[str, bool]:
 
 
 def _metadata(source: Path, reader: GGUFReader, fields: Mapping[str, Any]) -> Metadata:
-    # Of the parts of a model, only the first names the architecture.
-    if fields.get("split.count") not in (None, 0, 1):
-        raise UserError(
-            f"{source.name} is a part of a model: split.count = {fields['split.count']}",
-            remedy="join the parts: llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf",
-        )
     shapes = {str(t.name): tuple(map(int, reversed(t.shape))) for t in reader.tensors}
     return Metadata(source.name, fields, shapes)
 

@@ -30,6 +30,7 @@ from crosslab.models.formats import GGUF
 from crosslab.models.llava import LLAVA, imported_fields
 from crosslab.models.sources.asset import fetch_asset
 from crosslab.models.sources.gguf_import import check_magic, import_gguf
+from crosslab.models.sources.gguf_parts import PART, part_files
 from crosslab.models.sources.hub import HUB, download, parse_reference
 from crosslab.models.sources.pins import Asset, read_pins
 from crosslab.models.sources.pooling import pooling_of
@@ -118,7 +119,8 @@ def name_of(source: str) -> str:
     # The name of a link, not of its target: a hub's cache names files by their hashes.
     whole = os.path.abspath(source)  # noqa: PTH100 (Path.resolve follows links)
     stem = Path(whole).name if "/" in source or "." in source else source
-    plain = re.sub(r"[^a-z0-9._-]+", "-", stem.removesuffix(".gguf").lower()).strip("-.")
+    stem = PART.sub("", stem).removesuffix(".gguf")
+    plain = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-.")
     return plain or "model"
 
 
@@ -155,7 +157,8 @@ def check_source(source: str, project: Path) -> None:
             weight_paths(path)
             return
         if path.is_file() and path.suffix == ".gguf":
-            check_magic(path)
+            for part in part_files(path):
+                check_magic(part)
             return
         what = "is neither a folder nor a GGUF file" if path.exists() else "is not there"
         raise UserError(
@@ -202,8 +205,11 @@ def import_model(
     if path.is_dir():
         return import_folder(path, name, cache)
     if path.is_file() and path.suffix == ".gguf":
-        sha256 = _hashes([path], cache)[path]
-        table = {"name": name, "files": {path.name: sha256}}
+        hashes = _hashes(part_files(path), cache)
+        files = {part.name: sha256 for part, sha256 in hashes.items()}
+        whole = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+        sha256 = whole if len(files) > 1 else hashes[path]
+        table = {"name": name, "files": files}
         origin = ModelOrigin(name, sha256[:16], "", sha256, table, file=path.name)
         return ImportedModel(import_gguf(path, cache, blocks=blocks), origin)
     check_source(source, project)
