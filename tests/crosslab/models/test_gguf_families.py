@@ -208,6 +208,47 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("general.type", "adapter", "it holds changes of another model's weights"),
+        ("general.type", "mmproj", "the language model is in another file"),
+        ("general.architecture", "clip", "the language model is in another file"),
+        ("general.architecture", "mamba", "reads no GGUF files of this architecture"),
+        ("qwen3.rope.scale_linear", 4.0, "no definition scales positions linearly"),
+        ("qwen3.pooling_type", 3, "a vector is the mean of the tokens or the first token"),
+        ("qwen3.attention.window", 8, "it is not known what the field changes"),
+    ],
+)
+def test_a_refusal_says_field_value_and_reason(
+    folders: Path, tmp_path: Path, name: str, value: Any, why: str
+) -> None:
+    path, architecture = tmp_path / "wrong.gguf", value if name == "general.architecture" else None
+    fields = {} if architecture else {name: value}
+    rewrite(folders / "qwen3" / "model.gguf", path, fields, architecture=architecture)
+    with pytest.raises(UserError) as caught:
+        kind_of_file(path)
+        import_into(path, tmp_path)
+    said = caught.value.what
+    assert said.startswith(f"wrong.gguf: {name} = ")
+    assert str(value) in said
+    assert said.endswith(why)
+
+
+def test_the_documentation_has_every_reason() -> None:
+    page = (PROJECT / "docs" / "files.md").read_text(encoding="utf-8")
+    reasons = gguf_families.reasons()
+    refused = {n for family in gguf_families.families().values() for n in family.refuse}
+    # A field that is compared in other families only, or always right.
+    assert {n for n in refused if n not in reasons["field"]} == {
+        "rope.scaling.original_context_length"
+    }
+    for kind, table in reasons.items():
+        for name, why in table.items():
+            field = f"`{name}`" if kind == "field" else f"`general.{kind}` `{name}`"
+            assert f"| {field} | {why} |" in page, name
+
+
 @pytest.mark.parametrize("field", WRONG)
 def test_a_file_is_refused_by_the_field(folders: Path, field: str, tmp_path: Path) -> None:
     message, value = WRONG[field]

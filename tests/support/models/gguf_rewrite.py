@@ -67,6 +67,7 @@ def rewrite(
     changed: Mapping[str, Any] | None = None,
     encode: Callable[[str, F32], Encoded | None] = in_q8_0,
     only: Sequence[str] | None = None,
+    architecture: str | None = None,
 ) -> None:
     """Copy a file of float32 with other types of tensors and other fields.
 
@@ -76,9 +77,10 @@ def rewrite(
         changed: fields by name; a field of None is left out.
         encode: type and blocks of a tensor; None: it stays.
         only: names of the tensors to copy, as they are; None: all.
+        architecture: another architecture.
     """
     reader, changed = gguf.GGUFReader(source), changed or {}
-    writer = gguf.GGUFWriter(target, str(reader.fields[ARCHITECTURE].contents()))
+    writer = gguf.GGUFWriter(target, architecture or str(reader.fields[ARCHITECTURE].contents()))
     for name, field in reader.fields.items():
         if name not in changed and name != ARCHITECTURE and not name.startswith("GGUF."):
             items = field.types[-1] if len(field.types) > 1 else None

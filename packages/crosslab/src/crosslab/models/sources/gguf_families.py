@@ -24,6 +24,7 @@ from crosslab.models.sources.gguf_metadata import Metadata, used_in
 from crosslab.models.weights_file import F32
 
 TABLE = Path(__file__).with_name("gguf_families.toml")
+REFUSED = Path(__file__).with_name("gguf_refused.toml")
 ROPE_FACTORS = "rope_freqs.weight"
 # Scaled rotary embeddings of the Llama 3 and 4 releases; a GGUF file has only the factors.
 LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192), (16.0, 1.0, 1.0, 8192))
@@ -82,8 +83,10 @@ class GgufFamily:
         known |= {*self.ignore, *self.refuse}
         for name, value in file.fields.items():
             if name not in known or (name in self.refuse and file[self.refuse[name]]):
+                why = reasons()["field"].get(name, "it is not known what the field changes")
                 raise UserError(
-                    f"{file.file}: {file.architecture}.{name} = {str(value)[:60]} is not supported",
+                    f"{file.file}: {file.architecture}.{name} = {str(value)[:60]} is not "
+                    f"supported: {why}",
                     remedy=FOLDER,
                 )
 
@@ -250,16 +253,28 @@ def family_of(file: Metadata) -> GgufFamily:
     """Return the family of a file.
 
     Raises:
-        UserError: there is no family of the file's architecture.
+        UserError: the file is not a model, or there is no family of its architecture.
     """
+    if (why := reasons()["type"].get(file.type)) is not None:
+        raise UserError(
+            f"{file.file}: general.type = {file.type!r} is not supported: {why}", remedy=FOLDER
+        )
     for family in families().values():
         if family.architecture == file.architecture and file[family.when]:
             return family
     known = sorted({family.architecture for family in families().values()})
+    unknown = "the project reads no GGUF files of this architecture"
+    why = reasons()["architecture"].get(file.architecture, unknown)
     raise UserError(
-        f"{file.file} holds a {file.architecture!r} model, which is not supported in GGUF",
+        f"{file.file}: general.architecture = {file.architecture!r} is not supported: {why}",
         remedy=f"{FOLDER}; supported: {', '.join(known)}",
     )
+
+
+@cache
+def reasons() -> Mapping[str, Mapping[str, str]]:
+    """Read the reasons of refusals, by the kind of the field and the field or its value."""
+    return tomllib.loads(REFUSED.read_text(encoding="utf-8"))
 
 
 def rope_scaling(config: Mapping[str, Any], factors: F32) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Metadata:
     Attributes:
         file: name of the file, for messages.
         architecture: value of ``general.architecture``.
+        type: value of ``general.type``; empty in older files.
         fields: other fields of the architecture, by name without the architecture.
 
     Args:
@@ -36,6 +37,7 @@ class Metadata:
         self, file: str, fields: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]]
     ) -> None:
         self.file, self.architecture = file, str(fields.get("general.architecture"))
+        self.type = str(fields.get("general.type", ""))
         start = f"{self.architecture}."
         own = {k.removeprefix(start): v for k, v in fields.items() if k.startswith(start)}
         self.fields = {name: _as_written(name, value) for name, value in own.items()}
