@@ -67,7 +67,28 @@ def test_a_tokenizer_of_characters_gives_the_tokens_of_the_one_that_it_is_of(
 
 def test_a_tokenizer_without_scores_is_rejected() -> None:
     fields = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a", "b"]}
-    with pytest.raises(UserError, match="lacks a score for each token"):
+    with pytest.raises(UserError, match=r"no tokenizer\.ggml\.scores for each token"):
+        build_tokenizer(fields)
+
+
+def test_a_file_without_kinds_of_tokens_has_normal_ones() -> None:
+    fields = of_characters(text_probe.by_character("prepend", strips=True).tokenizer)
+    wanted = build_tokenizer(fields).encode("The quick brown fox").ids
+    del fields["tokenizer.ggml.token_type"]
+    assert build_tokenizer(fields).encode("The quick brown fox").ids == wanted
+
+
+@pytest.mark.parametrize("types", [[1], 1, []], ids=str)
+def test_kinds_of_some_tokens_are_refused(types: Any) -> None:
+    fields = byte_level("qwen2") | {"tokenizer.ggml.token_type": types}
+    with pytest.raises(UserError, match=r"no tokenizer\.ggml\.token_type for each token"):
+        build_tokenizer(fields)
+
+
+def test_pieces_of_one_kind_are_refused() -> None:
+    fields = pieces_of(text_probe.in_pieces().tokenizer)
+    fields["tokenizer.ggml.token_type"] = [1] * len(fields["tokenizer.ggml.tokens"])
+    with pytest.raises(UserError, match=r"token_type .* makes '\[UNK\]' a part of a word"):
         build_tokenizer(fields)
 
 

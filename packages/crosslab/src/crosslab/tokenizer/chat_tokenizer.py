@@ -114,14 +114,14 @@ def stop_tokens(fields: Mapping[str, Any]) -> list[int]:
 
 
 def _named_tokens(fields: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Return (text, kind) of each token; none if the file has no kinds."""
+    """Return (text, kind) of each token; all are normal if the file has no kinds."""
     tokens = _texts(fields, "tokenizer.ggml.tokens")
     if len(set(tokens)) != len(tokens):
         raise UserError("the model's tokenizer lists a token twice")
-    types = fields.get("tokenizer.ggml.token_type", [])
-    if not isinstance(types, list):
-        raise UserError("the model's file has tokenizer.ggml.token_type as something else")
-    return list(zip(tokens, types, strict=False))
+    types = fields.get("tokenizer.ggml.token_type", [NORMAL_TOKEN] * len(tokens))
+    if not isinstance(types, list) or len(types) != len(tokens):
+        raise UserError("the model's file has no tokenizer.ggml.token_type for each token")
+    return list(zip(tokens, types, strict=True))
 
 
 def _added(
@@ -155,7 +155,7 @@ def _byte_level(fields: Mapping[str, Any], kind: object) -> Tokenizer:
     if kind != "gpt2" or pre not in rules:
         known = ", ".join(sorted(rules))
         raise UserError(
-            f"the model's tokenizer is {kind!r} with words split as {pre!r}",
+            f"tokenizer.ggml.model = {kind!r} with tokenizer.ggml.pre = {pre!r} is not supported",
             remedy=f"supported: 'llama', 'bert', 'rwkv', and 'gpt2' with one of: {known}",
         )
     vocabulary = {t: i for i, t in enumerate(_texts(fields, "tokenizer.ggml.tokens"))}
@@ -185,6 +185,11 @@ def _in_pieces(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -> T
         _special(fields, named, *names)
         for names in (("unknown",), ("bos", "cls"), ("seperator", "eos"))
     )
+    if absent := [token for token in (unknown, first, last) if token not in vocabulary]:
+        raise UserError(
+            "tokenizer.ggml.token_type of the model's file makes "
+            f"{absent[0][:40]!r} a part of a word"
+        )
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     # Older files do not say whether words keep their case.
     cased = any(text.isalpha() and text != text.lower() for text in vocabulary)
@@ -216,7 +221,7 @@ def _by_character(fields: Mapping[str, Any], named: Sequence[tuple[str, int]]) -
     vocabulary = {token: index for index, (token, _) in enumerate(named)}
     scores = fields.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(named):
-        raise UserError("the model's tokenizer lacks a score for each token")
+        raise UserError("the model's file has no tokenizer.ggml.scores for each token")
     # The token of characters that are neither in the vocabulary nor spelled by bytes.
     unknown = _special({"tokenizer.ggml.unknown_token_id": 0, **fields}, named, "unknown")
     pairs = [
