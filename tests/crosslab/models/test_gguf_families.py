@@ -216,6 +216,7 @@ WRONG = {
         ("general.architecture", "clip", "the language model is in another file"),
         ("general.architecture", "mamba", "reads no GGUF files of this architecture"),
         ("qwen3.rope.scale_linear", 4.0, "no definition scales positions linearly"),
+        ("qwen3.rope.scaling.attn_factor", 1.19, "(longrope) is read"),
         ("qwen3.pooling_type", 3, "a vector is the mean of the tokens or the first token"),
         ("qwen3.attention.window", 8, "it is not known what the field changes"),
     ],
@@ -254,6 +255,13 @@ def test_a_file_is_refused_by_the_field(folders: Path, field: str, tmp_path: Pat
     message, value = WRONG[field]
     rewrite(folders / "qwen3" / "model.gguf", tmp_path / "wrong.gguf", {f"qwen3.{field}": value})
     with pytest.raises(UserError, match=message):
+        import_into(tmp_path / "wrong.gguf", tmp_path)
+
+
+def test_a_field_of_a_table_that_is_missing_is_named(folders: Path, tmp_path: Path) -> None:
+    gone = {"mistral3.rope.scaling.factor": None}
+    rewrite(folders / "ministral3" / "model.gguf", tmp_path / "wrong.gguf", gone)
+    with pytest.raises(UserError, match=r"lacks the field mistral3\.rope\.scaling\.factor"):
         import_into(tmp_path / "wrong.gguf", tmp_path)
 
 
@@ -323,6 +331,24 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
         {"dim_model_base": 256},
     ),
     "older-chatglm": ("chatglm3", {"chatglm.rope.freq_base": None}, {}),
+    "latent-attention-without-scaling": (
+        "deepseek_v2",
+        dict.fromkeys(
+            f"deepseek2.{name}"
+            for name in (
+                *("leading_dense_block_count", "rope.scaling.type", "rope.scaling.factor"),
+                *("rope.scaling.original_context_length", "rope.scaling.yarn_log_multiplier"),
+                *("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
+            )
+        ),
+        {"first_k_dense_replace": 0, "rope_scaling": None},
+    ),
+    "yarn-by-default": (
+        "ministral3",
+        dict.fromkeys(f"mistral3.rope.scaling.yarn_beta_{name}" for name in ("fast", "slow")),
+        {},
+    ),
+    "phi-4": ("phi3", {"phi3.attention.sliding_window": 0}, {"sliding_window": None}),
     "each-layer": (
         "qwen3",
         {"qwen3.feed_forward_length": [384, 384], "qwen3.attention.head_count_kv": [2, 2]},

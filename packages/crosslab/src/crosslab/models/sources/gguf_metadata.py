@@ -72,7 +72,7 @@ class Metadata:
     def _value(self, expression: str, **more: int) -> Any:
         try:
             value = _compiled(expression)(**self._variables, **more)
-            if isinstance(value, StrictUndefined):
+            if _is_undefined(value):
                 raise UndefinedError
             return value
         except UndefinedError as error:
@@ -120,6 +120,13 @@ def _as_written(name: str, value: Any) -> Any:
         value = first if value.count(first) == len(value) else value
     # Stored as float32: 9.99999975e-06 is the number that was written as 1e-05.
     return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _is_undefined(value: Any) -> bool:
+    """True if a value, or one in its tables and lists, is of a field that the file lacks."""
+    if isinstance(value, dict | list):
+        return any(map(_is_undefined, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, StrictUndefined)
 
 
 @cache
