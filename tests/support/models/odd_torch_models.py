@@ -392,6 +392,25 @@ def lengths() -> Made:
     return _made(of, torch.tensor([[0.0, -3.0, 4.0], [0.0, 0.0, 1.0]]))
 
 
+def axes_without_elements() -> Made:
+    """Sums over no elements, results without elements, and both beside tensors that have some."""
+
+    def of(x: Tensor, keys: Tensor) -> Any:
+        none, f = x[:, :0], nn.functional
+        products = none @ none.T, none[None] @ none.T, f.linear(none, x.new_ones(2, 0), x[0, :2])
+        reduced = none.mean(1), (none > 0).any(1), (none > 0).all(1), none.std(correction=0)
+        empty = none.cumsum(1), *none.sort(1), none.softmax(1), x[3:1]
+        added = torch.addmm(x[:, :3], none, none.T), torch.einsum("ij,kj->ik", none, none)
+        return *products, *reduced, *empty, *added, f.scaled_dot_product_attention(x, keys, keys)
+
+    return _made(of, torch.randn(3, 8), torch.randn(0, 8))
+
+
+def infinite_sides() -> Made:
+    sides = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 1e30, -3e38, 1e-30])
+    return _made(lambda x: torch.hypot(x[:, None], x), sides)
+
+
 def steps_in_memory() -> Made:
     return _made(
         lambda x: (x.as_strided((3, 4), (8, 2)), x.as_strided((2, 2, 3), (1, 8, 0), 5)),

@@ -68,6 +68,7 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "cdist": lambda x: (torch.cdist(x, x[:3] * 0.75), torch.cdist(x, x[:2] * 0.5, p=1.0)),
     "pdist": lambda x: torch.pdist(x, 3.0),
     "dist": lambda x: torch.dist(x, x * 0.5),
+    "sums of no elements": lambda x: (x[:, :0] @ x[:0], x[:, :0].mean(1), x[:, :0].cumsum(1)),
     "hypot": lambda x: torch.hypot(x, x.flip(1)),
     "kthvalue": lambda x: x.kthvalue(3, 1),
     "searchsorted": lambda x: torch.searchsorted(x[0].sort().values, x[1:] * 1.01, right=True),

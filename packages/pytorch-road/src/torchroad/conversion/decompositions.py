@@ -75,7 +75,9 @@ def _pdist(x: Any, p: float = 2.0) -> Any:
 
 
 def _hypot(x: Any, y: Any) -> Any:
-    return _length(torch.stack(torch.broadcast_tensors(x, y), -1), 2.0)
+    length = _length(torch.stack(torch.broadcast_tensors(x, y), -1), 2.0)
+    # As in C, an infinite side decides, even beside a NaN.
+    return torch.where(x.isinf() | y.isinf(), float("inf"), length)
 
 
 def _one_hot(x: Any, num_classes: int = -1) -> Any:

@@ -24,8 +24,19 @@ def _const(value: float) -> Any:
     return tirx.const(value, "float32")
 
 
+def _is_nothing(size: Any) -> bool:
+    return isinstance(size, int | tirx.IntImm) and int(size) == 0
+
+
+def _zeros(shape: Any, dtype: str) -> Any:
+    """Return a product over an axis without elements, on whose loop TVM would set no element."""
+    return te.compute(shape, lambda *_: tirx.const(0, dtype), name="zeros")
+
+
 def nt_matmul(data: Any, weight: Any) -> Any:
     """Multiply data [..., rows, k] by weight [n, k] transposed: [..., rows, n]."""
+    if _is_nothing(weight.shape[1]):
+        return _zeros((*data.shape[:-1], weight.shape[0]), data.dtype)
     k = te.reduce_axis((0, weight.shape[1]), name="k")
     return te.compute(
         (*data.shape[:-1], weight.shape[0]),
@@ -48,6 +59,9 @@ def nt_batch_matmul(left: Any, right: Any) -> Any:
     Raises:
         TypeError: a leading size of the right is not known to divide the left's.
     """
+    shape = (*left.shape[:-1], right.shape[-2])
+    if _is_nothing(left.shape[-1]):
+        return _zeros(shape, left.dtype)
     outer = len(left.shape) - 2
     k = te.reduce_axis((0, left.shape[-1]), name="k")
     pairs = list(zip(left.shape[:outer], right.shape[:outer], strict=True))
@@ -56,7 +70,6 @@ def nt_batch_matmul(left: Any, right: Any) -> Any:
         of_right = [_shared(axis, *sizes) for axis, sizes in zip(i, pairs, strict=False)]
         return te.sum(left[(*i[:-1], k)] * right[(*of_right, i[-1], k)], axis=k)
 
-    shape = (*left.shape[:-1], right.shape[-2])
     return te.compute(shape, element, name="NT_batch_matmul")
 
 

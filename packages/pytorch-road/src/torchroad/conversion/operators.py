@@ -10,6 +10,7 @@ from typing import Any
 from crosslab.errors import UserError
 from torchroad.conversion.arguments import Converter
 from torchroad.conversion.dtypes import checked, dtype_of, promoted
+from torchroad.conversion.empty import without_elements
 from torchroad.conversion.indexing import MASKS, checked_places
 
 REMEDY = (
@@ -79,6 +80,8 @@ def with_places(
     def convert(node: Any, importer: Any) -> Any:
         name = node.target.__name__
         try:
+            if (constant := without_elements(node)) is not None:
+                return importer.block_builder.emit(constant)
             if not of_tvm:
                 of_tvm.update(importer.create_convert_map())
             where = f"{node.target} in {module_of(node)}"
