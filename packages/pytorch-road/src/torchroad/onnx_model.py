@@ -313,6 +313,8 @@ def _check_outputs(model: Any, module: Any) -> None:
     found = module["main"].ret_ty
     types = found.fields if isinstance(found, relax.TupleType) else [found]
     for value, own in zip(_inferred(model).graph.output, types, strict=True):
+        if isinstance(own, relax.ShapeType):
+            raise UserError(f"the output {value.name} is a shape, not a tensor", remedy=REMEDY)
         wanted = [size.dim_value for size in value.type.tensor_type.shape.dim]
         shape = [size.value if isinstance(size, tirx.IntImm) else 0 for size in own.shape or ()]
         differ = any(a and b and a != b for a, b in zip(wanted, shape, strict=False))

@@ -247,6 +247,7 @@ def one_hot(dtype: str) -> Any:
             "axis 1",
         ),
         (sequence(single("SequenceConstruct")), "the output y is not a tensor"),
+        (single("Shape"), "the output y is a shape, not a tensor"),
         (single("BitwiseNot", {"x": PICTURE["x"]}), "TVM cannot compile .*BitwiseNot"),
         (of_no_own_set(), "company::Mine"),
     ],
@@ -262,6 +263,7 @@ COLUMNS = np.array([[-1, -3], [0, 2]])
 NUMBERS = np.arange(-5, 6)
 DEEP: Arrays = {"x": PICTURE["x"] - np.float32(30)}
 NANS: Arrays = {"x": np.float32([np.nan, -1, 0.25, 0.75, np.inf])}
+PAIR: Arrays = {**NANS, "z": NANS["x"][::-1].copy()}
 FEW: Arrays = {
     "i": np.array([[[-1, 2, 0], [0, 1, 3]], [[1, 0, -2], [2, 3, 0]]]),
     "new": np.arange(12, dtype=np.float32).reshape(2, 2, 3) + 30,
@@ -300,7 +302,12 @@ NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
         (single("GatherND", TABLE, {"i": COLUMNS}), TABLE),
         *((single(name, DEEP), DEEP) for name in ("Softplus", "Mish")),
         (single("ThresholdedRelu", NANS, alpha=0.5), NANS),
-        (single("Relu", NANS), NANS),
+        *((single(name, NANS), NANS) for name in ("Relu", "Sign", "HardSigmoid", "Softplus")),
+        (single("Clip", NANS, {"min": np.float32(0), "max": np.float32(0.5)}), NANS),
+        (of_set(single("Clip", NANS, min=0.0, max=0.5), 6), NANS),
+        *((single(name, PAIR), PAIR) for name in ("Max", "Min", "Mean")),
+        (single("Max", {}, {"x": NUMBERS, "c": np.int64(0)}), {}),
+        (single("Min", {}, {"x": NUMBERS, "c": NUMBERS[::-1].copy()}), {}),
         (single("PRelu", PICTURE, {"slope": PICTURE["x"][0, :, :1]}), PICTURE),
         (single("Mod", {}, {"x": NUMBERS, "c": np.int64([4])}), {}),
         (single("Mod", {}, {"x": NUMBERS, "c": np.int64([4])}, fmod=1), {}),

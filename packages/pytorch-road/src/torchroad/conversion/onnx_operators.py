@@ -62,13 +62,54 @@ def _each(function: Callable[..., Any], **attributes: float) -> Formula:
     return formula
 
 
+def _limited(x: Any, least: float = -math.inf, most: float = math.inf) -> Any:
+    """Return a number within limits; comparisons that fail keep a NaN."""
+    above = tirx.Select(x < const(least), const(least), x)
+    return tirx.Select(above > const(most), const(most), above)
+
+
 def _softplus(x: Any) -> Any:
-    near = tirx.log1p(te.exp(tirx.min(x, const(20))))
+    near = tirx.log1p(te.exp(_limited(x, most=20)))
     return tirx.Select(x > const(20), x, near)
 
 
 def _relu(builder: Any, inputs: Sequence[Any], _: Any) -> Any:
     return builder.emit_te(extremes.relu, inputs[0])
+
+
+def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    """Convert a limitation to attributes, or to inputs since version 11; a NaN limits nothing."""
+    x, *limits = inputs
+    dtype = str(x.ty.dtype)
+    given = [relax.const(attributes[n], dtype) if n in attributes else None for n in ("min", "max")]
+    places = zip(limits + given[len(limits) :], (relax.op.less, relax.op.greater), strict=True)
+    for limit, exceeds in places:
+        if limit is not None:
+            x = builder.emit(relax.op.where(builder.emit(exceeds(x, limit)), limit, x))
+    return x
+
+
+def _of_several(name: str, combined: Callable[..., Any]) -> Any:
+    """Return a class of the importer for an operator of several tensors; maxima keep a NaN.
+
+    TVM's takes the second of several constants for the number of an axis.
+    """
+    upstream = getattr(onnx_frontend, name)
+
+    def of_constants(*arrays: Any) -> Any:
+        result = combined(np.stack(np.broadcast_arrays(*arrays)), axis=0)
+        return np.asarray(result, arrays[0].dtype)
+
+    def of_tensors(stacked: Any, axis: int) -> Any:
+        result, dtype = upstream.relax_op(stacked, axis=axis), str(stacked.ty.dtype)
+        if not dtype.startswith("float"):
+            return result
+        nans = relax.op.max(relax.op.astype(relax.op.isnan(stacked), "int8"), axis=axis)
+        is_nan = relax.op.astype(nans, "bool")
+        return relax.op.where(is_nan, relax.const(math.nan, dtype), result)
+
+    members = {"numpy_op": staticmethod(of_constants), "relax_op": staticmethod(of_tensors)}
+    return type(name, (upstream,), members)
 
 
 class _PRelu(onnx_frontend.OnnxOpConverter):  # type: ignore[misc]
@@ -141,6 +182,10 @@ def _elu(x: Any, alpha: float, gamma: float = 1.0) -> Any:
     return elementary.elu(x, alpha, gamma, 1.0)
 
 
+def _sign(x: Any) -> Any:
+    return tirx.Select(x > const(0), const(1), tirx.Select(x < const(0), const(-1), x))
+
+
 def _above(x: Any, alpha: float) -> Any:
     return tirx.Select(x > const(alpha), x, const(0))
 
@@ -151,6 +196,10 @@ FORMULAS = {
     "Mish": _each(lambda x: x * te.tanh(_softplus(x))),
     "Softplus": _each(_softplus),
     "ThresholdedRelu": _each(_above, alpha=1.0),
+    "HardSigmoid": _each(
+        lambda x, alpha, beta: _limited(x * const(alpha) + const(beta), 0, 1), alpha=0.2, beta=0.5
+    ),
+    "Sign": _each(_sign),
     "GroupNormalization": _group_norm,
     "MeanVarianceNormalization": _mean_variance_norm,
 }
@@ -160,4 +209,9 @@ OWN = {
     "SequenceInsert": _converter(_inserted),
     "PRelu": _PRelu,
     "Mod": _Remainder,
+    "Clip": _converter(_clip),
+    "Max": _of_several("Max", np.max),
+    "Min": _of_several("Min", np.min),
+    "Sum": _of_several("Sum", np.sum),
+    "Mean": _of_several("Mean", np.mean),
 }
