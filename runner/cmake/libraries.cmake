@@ -85,7 +85,8 @@ add_objects(jinja ROOT ${common} SOURCES ${jinja} json.cpp unicode.cpp
 set(xgrammar_includes ${xgrammar_SOURCE_DIR}/include ${xgrammar_SOURCE_DIR}/3rdparty/dlpack/include)
 set(xgrammar_place ${xgrammar_SOURCE_DIR}=xgrammar)
 file(GLOB_RECURSE xgrammar ${xgrammar_SOURCE_DIR}/cpp/*.cc)
-list(FILTER xgrammar EXCLUDE REGEX /cpp/tvm_ffi/)  # Python's binding
+# Without Python's binding, and without Lark grammars, which grammar/compiler.cc refuses.
+list(FILTER xgrammar EXCLUDE REGEX "/cpp/(tvm_ffi/|lark_converter\\.cc$)")
 add_objects(xgrammar ROOT ${xgrammar_SOURCE_DIR} SOURCES ${xgrammar} PLACES ${xgrammar_place} BATCH ${batch}
             HEADERS <algorithm> <functional> <memory> <optional> <string> <unordered_map> <variant>
                     <vector> <picojson.h>

@@ -17,6 +17,10 @@ namespace xgrammar {
 // XGrammar's own hooks for its messages; it is compiled with XGRAMMAR_LOG_CUSTOMIZE.
 [[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);
 void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
+// XGrammar's caches name its reader of Lark grammars, which is not compiled: no request has one.
+[[noreturn]] Grammar LarkToGrammar(const std::string& text,
+                                   const std::optional<TokenizerInfo>& tokenizer,
+                                   const std::vector<NamedGrammar>& named);
 
 namespace {
 
@@ -32,6 +36,11 @@ void LogFatalImpl(const std::string&, int, const std::string& message) {
 
 void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
   if (level >= kWarning && warning != nullptr && !*warning) *warning = message;
+}
+
+Grammar LarkToGrammar(const std::string&, const std::optional<TokenizerInfo>&,
+                      const std::vector<NamedGrammar>&) {
+  throw std::logic_error("Lark grammars are not supported");
 }
 
 }  // namespace xgrammar
