@@ -87,6 +87,12 @@ set(xgrammar_place ${xgrammar_SOURCE_DIR}=xgrammar)
 file(GLOB_RECURSE xgrammar ${xgrammar_SOURCE_DIR}/cpp/*.cc)
 # Without Python's binding, and without Lark grammars, which grammar/compiler.cc refuses.
 list(FILTER xgrammar EXCLUDE REGEX "/cpp/(tvm_ffi/|lark_converter\\.cc$)")
+# They run once a schema, and optimising them takes much of the compiler's time.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(once ${xgrammar_SOURCE_DIR}/cpp/json_schema_converter.cc ${xgrammar_SOURCE_DIR}/cpp/structural_tag.cc)
+  set_source_files_properties(${once} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON
+                              COMPILE_OPTIONS ${low})
+endif()
 add_objects(xgrammar ROOT ${xgrammar_SOURCE_DIR} SOURCES ${xgrammar} PLACES ${xgrammar_place} BATCH ${batch}
             HEADERS <algorithm> <functional> <memory> <optional> <string> <unordered_map> <variant>
                     <vector> <picojson.h>
