@@ -14,7 +14,7 @@ is not as forecast.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -250,8 +250,9 @@ def _forecasts(
             errors += [(path, error) for error in wrong]
         if errors:
             return found, errors
-        found.append(forecast)
         onto.apply(forecast)
+        # Both versions of each edited file, line by line: they would fill the memory.
+        found.append(replace(forecast, edits={}, versions={}))
     return found, []
 
 

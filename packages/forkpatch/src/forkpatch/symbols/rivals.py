@@ -8,7 +8,7 @@ one place has a line that the other lost, that block decides.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence, Set
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count, islice, pairwise
 
 from forkpatch.symbols.carrying import Carried, Place
@@ -82,7 +82,7 @@ class _Pair:
         self.home, self.there, self.depth = home, there, depth
         self.lines, (self.first, self.last) = home.text.lines, home.rows
         self._changed, self._added = changed, added
-        self.lost = cache(self._lost)  # several ways ask for the same blocks
+        self._lost: dict[tuple[Span, _Spot, Span], list[int]] = {}
 
     @property
     def is_paragraph(self) -> bool:
@@ -96,11 +96,15 @@ class _Pair:
     @cached_property
     def is_renamed(self) -> bool:
         """True when git's spot is in a symbol of another name; parses files only if it may be."""
-        conditions = self.home.text.conditions
-        whole = (0, len(self.lines)), self.there, (0, len(self.there.text.lines))
-        may_be = bool(conditions and conditions & {*self._missing(*whole)})
-        may_be = may_be or (not self._is_in_same_blocks and self._has_lost)
+        may_be = self._has_lost_condition or (not self._is_in_same_blocks and self._has_lost)
         return may_be and self.home.symbol() != self.there.symbol()
+
+    @property
+    def _has_lost_condition(self) -> bool:
+        """True when a condition above or below the home is not on that side of git's spot."""
+        above, below = _conditions(self.home)
+        others = _conditions(self.there)
+        return not (above <= others[0] and below <= others[1])
 
     @property
     def _has_lost(self) -> bool:
@@ -171,10 +175,13 @@ class _Pair:
         sides = range(self.first - up, self.first), range(self.last, self.last + down)
         return sum(map(self.says, sides[0])), sum(map(self.says, sides[1]))
 
-    def _lost(self, span: Span, spot: _Spot, block: Span) -> list[int]:
+    def lost(self, span: Span, spot: _Spot, block: Span) -> list[int]:
         """Return the rows of a span that say something and a spot's block lacks, nearest first."""
-        rows = filter(self.says, self._missing(span, spot, block))
-        return sorted(rows, key=lambda row: abs(row - self.first))
+        key = span, spot, block  # several ways ask for the same blocks
+        if key not in self._lost:
+            rows = filter(self.says, self._missing(span, spot, block))
+            self._lost[key] = sorted(rows, key=lambda row: abs(row - self.first))
+        return self._lost[key]
 
     def _missing(self, span: Span, spot: _Spot, block: Span) -> Iterator[int]:
         """Yield the rows of a span whose lines a spot's block lacks above, or below, the spot."""
@@ -259,7 +266,6 @@ class Search:
         self._elsewhere = elsewhere
         edits = [place.edit for place in carried.places if place]
         self._changed = {row for edit in edits for row in range(edit.first, edit.last)}
-        self._other = cache(self._read)
 
     def rival(self, place: Place) -> str:
         """Return a message that names another place that fits as well; empty without one."""
@@ -323,7 +329,7 @@ class Search:
         others = self._elsewhere.places_of(old.path, symbol) if self._elsewhere else ()
         here = ((new.path, item) for item in outline(new.path, new.data).symbols.values())
         for path, item in (*here, *((path, item) for path, item in others if path != new.path)):
-            was, now = (old, new) if path == new.path else self._other(path)
+            was, now = (old, new) if path == new.path else self._read(path)
             is_known = item.name in outline(was.path, was.data).symbols
             is_it = item.name == symbol if path == new.path or not is_known else False
             is_it |= _family(item.name) == _family(symbol) != _family(there) and not is_known
@@ -440,7 +446,7 @@ class Search:
                 yield new, at
         paths = [*self._elsewhere.having_more(line)] if self._elsewhere else []
         for path in paths if len(paths) <= _FILES else ():
-            was, now = self._other(path)
+            was, now = self._read(path)
             if now.data != new.data and len(now.rows(line)) > len(was.rows(line)):
                 yield from ((now, at) for at in now.rows(line)[:_BLOCK])
 
@@ -449,6 +455,13 @@ class Search:
         assert self._elsewhere is not None
         was, now = self._elsewhere.was(path), self._elsewhere.read(path)
         return text(path, was or b""), text(path, now or b"")
+
+
+def _conditions(spot: _Spot) -> tuple[Set[bytes], Set[bytes]]:
+    """Return the conditions of C's preprocessor above a spot, and those below it."""
+    lines, rows, (top, bottom) = spot.text.lines, spot.text.conditions, spot.rows
+    above = {lines[row] for row in rows if row < top}
+    return above, {lines[row] for row in rows if row >= bottom}
 
 
 def _within(run: tuple[int, int], most: Span, rows: Span, block: Span) -> tuple[int, int]:
