@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -143,12 +144,13 @@ def became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, 
     bare = bare_name(place.symbol)
     word = bare.encode("utf-8", "surrogateescape")
     for path, other in outlines.items() if bare != MODULE else ():
-        for symbol in other.symbols.values() if word in other.data else ():
+        rows = [row for row, line in enumerate(other.lines, 1) if word in line]
+        for symbol in other.symbols.values() if rows else ():
             if bare_name(symbol.name) == bare:
                 return Drift.MOVED, (path, symbol.name)
-            lines = other.lines[symbol.first - 1 : symbol.last]
             # A body has the name of its symbol.
-            if any(word in line for line in lines) and symbol.body == place.body:
+            is_in = bisect_left(rows, symbol.first) < bisect_right(rows, symbol.last)
+            if is_in and symbol.body == place.body:
                 return Drift.MOVED, (path, symbol.name)
     return Drift.GONE, place_key
 
