@@ -119,7 +119,8 @@ class Move:
                 continue
             if diff.old is None:
                 data = self.step.after[path]
-                is_same = self.here.get(path) == data
+                # An empty file, such as an ``__init__.py``, is no copy of another one.
+                is_same = not data or self.here.get(path) == data
                 others = [] if is_same else [*base.namesakes(path), *base.having(path, data)]
                 if others:
                     yield path, Misplacement(MODULE, f"upstream adds {others[0]}")
