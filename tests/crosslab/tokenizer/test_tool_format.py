@@ -209,7 +209,8 @@ TRANSFORMERS_TEMPLATES = {
     # GLM's, Kimi's and Command R's ways of writing JSON.
     "tojson": "{% for tool in tools or [] %}{{ tool | tojson(ensure_ascii=False) }}"
     "{{ tool | tojson(ensure_ascii=True, separators=(',', ':')) }}"
-    "{{ tool | tojson(indent=2) }}{% endfor %}{{ messages | tojson(separators=(', ', '= ')) }}",
+    "{{ tool | tojson(indent=2) }}{{ tool | tojson(true, 2) }}"
+    "{{ tool | tojson(false, none, (',', ':')) }}{% endfor %}{{ messages | tojson(separators=(', ', '= ')) }}",
 }
 
 

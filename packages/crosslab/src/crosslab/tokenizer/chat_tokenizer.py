@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +330,23 @@ class _Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Return JSON as transformers' filter `tojson` writes it; Jinja's own filter is for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
 def _now(form: str) -> str:
     """Return the local time in a format of strftime."""
     return datetime.now().strftime(form)
@@ -455,8 +472,7 @@ class ChatTokenizer:
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
-        # As transformers' filter; Jinja's own is for HTML.
-        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+        environment.filters["tojson"] = _to_json
         about: dict[str, Any] = {**self.variables, **({"tools": tools} if tools else {})}
         try:
             template = environment.from_string(self.settings["chat_template"])
