@@ -257,7 +257,11 @@ std::vector<ApiPrompt> ReadPrompts(const FieldValue& at, size_t most) {
   std::vector<ApiPrompt> prompts;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string name = many ? EntryOf(at.name, i) : at.name;
-    if (list[i].is_array() && !list[i].empty()) {
+    if (list[i].is_array() && list[i].empty()) Refuse(name, "is an empty list");
+    if (many && !list[i].is_string() && !list[i].is_array()) {
+      Refuse(name, "must be a text or a list of token ids, as the first prompt is");
+    }
+    if (list[i].is_array()) {
       prompts.emplace_back(ReadIds(name, list[i]));
     } else {
       prompts.emplace_back(ReadText(name, list[i]));

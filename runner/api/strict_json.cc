@@ -3,6 +3,7 @@
 
 #include "api/api_error.h"
 #include "input/errors.h"
+#include "input/utf8.h"
 
 namespace rvv_runner {
 namespace {
@@ -23,7 +24,7 @@ void DropNulls(Json* value) {
 Json ParseBody(std::string_view body) {
   Json table;
   try {
-    table = ParseJson(body, "the body",
+    table = ParseJson(WithoutMark(body), "the body",
                       {.deepest = 32, .most_values = kMostValues, .unique_names = true});
   } catch (const InputError& error) {
     throw ApiError(400, error.what());

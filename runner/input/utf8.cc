@@ -73,6 +73,11 @@ size_t Characters(std::string_view bytes) {
   return std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
+std::string_view WithoutMark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.substr(text.starts_with(kMark) ? kMark.size() : 0);
+}
+
 std::optional<size_t> FirstBroken(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Decoded decoded = DecodeAt(text, at);

@@ -27,6 +27,9 @@ void AppendUtf8(uint32_t code, std::string* text);
 // The number of characters that begin in these bytes.
 size_t Characters(std::string_view bytes);
 
+// A text without the byte order mark that some editors and programs write before it.
+std::string_view WithoutMark(std::string_view text);
+
 // The first byte that is not UTF-8; nullopt if the whole text is UTF-8.
 std::optional<size_t> FirstBroken(std::string_view text);
 

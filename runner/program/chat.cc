@@ -18,6 +18,7 @@
 #include "input/json.h"
 #include "input/read_file.h"
 #include "input/resident_bytes.h"
+#include "input/utf8.h"
 #include "model/model.h"
 #include "program/answer_printer.h"
 #include "program/limits.h"
@@ -118,7 +119,7 @@ class Conversation {
     } else if (command == "/read" && rest == "-") {
       throw InputError("/read needs a file; type or paste the message itself");
     } else if (command == "/read" && !rest.empty()) {
-      Say(ReadFile(rest, kLongestMessage));
+      Say(std::string(WithoutMark(ReadFile(rest, kLongestMessage))));
     } else {
       std::cerr << "unknown command, or no FILE after it: " << command
                 << "; /help lists the commands\n";

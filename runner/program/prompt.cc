@@ -11,6 +11,7 @@
 #include "input/errors.h"
 #include "input/log.h"
 #include "input/read_file.h"
+#include "input/utf8.h"
 #include "model/model.h"
 #include "program/answer_printer.h"
 #include "program/limits.h"
@@ -57,7 +58,8 @@ void ReadPrompt(const Tokenizer& tokenizer, Arguments* arguments) {
   if (!arguments->tokens.empty()) return;
   const bool typed = arguments->prompt.has_value();
   const std::string text =
-      typed ? *arguments->prompt : ReadFile(arguments->prompt_file, kLongestPrompt);
+      typed ? *arguments->prompt
+            : std::string(WithoutMark(ReadFile(arguments->prompt_file, kLongestPrompt)));
   const std::string option = typed ? "--prompt" : "--prompt-file";
   const Encoded prompt =
       arguments->pictures.empty()

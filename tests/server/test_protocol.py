@@ -469,6 +469,31 @@ def test_null_is_the_same_as_no_field(server: Served, path: str, seed: str) -> N
         assert told(null) == told(absent), null
 
 
+def test_a_body_may_begin_with_a_byte_order_mark(server: Served) -> None:
+    for path, body in ((CHAT, ASKED), ("/tokenize", {"prompt": "abc"})):
+        plain = server.post(path, json.dumps(body))
+        marked = server.post(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
+        assert (plain.status, marked.status) == (200, 200), marked.body
+
+
+@pytest.mark.parametrize(
+    ("prompts", "name", "message"),
+    [
+        (["a", 1], "prompt[1]", "must be a text or a list of token ids"),
+        ([[1, 2], 3], "prompt[1]", "must be a text or a list of token ids"),
+        (["a", []], "prompt[1]", "is an empty list"),
+        ([1, "a"], "prompt[1]", "must be a whole number"),
+    ],
+)
+def test_a_prompt_of_a_wrong_kind_is_refused_by_its_place(
+    server: Served, prompts: list[object], name: str, message: str
+) -> None:
+    reply = server.post(TEXT, {"prompt": prompts, "max_tokens": 1})
+    assert reply.status == 400
+    assert reply.error["param"] == name
+    assert message in reply.error["message"]
+
+
 def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
     good = json.dumps(ASKED)
     for body, message in (
@@ -482,7 +507,7 @@ def test_bodies_that_are_no_json_are_refused(server: Served) -> None:
         (good.replace("abc", "a\\ud800c").encode(), "not JSON"),
         (good.replace("abc", "a\nc").encode(), "not JSON"),
         (good.replace("abc", "é").encode("latin-1"), "is not UTF-8"),
-        (b"\xef\xbb\xbf" + good.encode(), "byte order mark"),
+        (b"\xef\xbb\xbf" * 2 + good.encode(), "byte order mark"),
         (good.replace("{", '{"n":1,"n":2,', 1).encode(), "the body: the field 'n' appears twice"),
         (b"[" * 100_000, "nested more than 32 deep"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "nested more than 32 deep"),
