@@ -2,6 +2,8 @@
 #include "input/read_file.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -32,10 +34,11 @@ std::string ReadAll(std::istream& stream, const std::string& path, size_t most) 
 std::string ReadFile(const std::string& path, size_t most) {
   if (path == "-") return ReadAll(std::cin, "the standard input", most);
   std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw InputError("cannot read " + path + ": " + std::strerror(errno));
   std::error_code none;
   // A folder can be opened, and fails at the first read.
-  if (!stream || std::filesystem::is_directory(path, none)) {
-    throw InputError("cannot read " + path);
+  if (std::filesystem::is_directory(path, none)) {
+    throw InputError("cannot read " + path + ": it is a folder");
   }
   return ReadAll(stream, path, most);
 }

@@ -73,10 +73,11 @@ int64_t ParseInteger(const std::string& option, const std::string& text, int64_t
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end || text.empty()) {
+  const bool huge = error == std::errc::result_out_of_range;
+  if ((error != std::errc() && !huge) || stopped != end) {
     throw InputError(option + ": '" + text + "' is not a whole number");
   }
-  if (value < low || value > high) {
+  if (huge || value < low || value > high) {
     throw InputError(option + ": " + text + " is outside " + std::to_string(low) + " to " +
                      std::to_string(high));
   }
@@ -154,15 +155,24 @@ std::map<std::string, Setter> SamplingOptions(Arguments* a) {
     change([=](Sampling* s) { s->seed = static_cast<uint64_t>(seed); });
   };
   options["--logit-bias"] = [=](const std::string& v) {
-    const size_t colon = std::min(v.find(':'), v.size());
+    const size_t colon = v.find(':');
+    if (colon == std::string::npos) {
+      throw InputError("--logit-bias: '" + v + "' must be ID:X, such as 42:-100");
+    }
     const auto id = ParseIds("--logit-bias", v.substr(0, colon)).front();
-    const double bias = ParseNumber("--logit-bias", v.substr(std::min(colon + 1, v.size())));
+    const double bias = ParseNumber("--logit-bias", v.substr(colon + 1));
     change([=](Sampling* s) { s->logit_bias[id] = bias; });
   };
   options["--stop-text"] = [=](const std::string& v) {
     change([=](Sampling* s) { s->stop.push_back(v); });
   };
   return options;
+}
+
+// An empty path, often of a shell variable that is not set, would be the same as no option.
+const std::string& PathOf(const char* option, const std::string& text) {
+  if (text.empty()) throw InputError(std::string(option) + ": the path is empty");
+  return text;
 }
 
 void ParseFull(const std::string& text, bool* slide) {
@@ -176,17 +186,20 @@ std::map<std::string, Setter> Options(Arguments* a) {
   const auto number = [](const char* name, int64_t low, int64_t high, int64_t* target) {
     return [=](const std::string& v) { *target = ParseInteger(name, v, low, high); };
   };
+  const auto path = [](const char* name, std::string* target) {
+    return [=](const std::string& v) { *target = PathOf(name, v); };
+  };
   return {
-      {"--params", [a](const std::string& v) { a->params = v; }},
-      {"--map-params", [a](const std::string& v) { a->map_folder = v; }},
-      {"--lib", [a](const std::string& v) { a->library = v; }},
-      {"--tokenizer", [a](const std::string& v) { a->tokenizer = v; }},
+      {"--params", path("--params", &a->params)},
+      {"--map-params", path("--map-params", &a->map_folder)},
+      {"--lib", path("--lib", &a->library)},
+      {"--tokenizer", path("--tokenizer", &a->tokenizer)},
       {"--prompt", [a](const std::string& v) { a->prompt = v; }},
-      {"--prompt-file", [a](const std::string& v) { a->prompt_file = v; }},
-      {"--logits", [a](const std::string& v) { a->logits = v; }},
-      {"--roundings", [a](const std::string& v) { a->roundings = v; }},
+      {"--prompt-file", path("--prompt-file", &a->prompt_file)},
+      {"--logits", path("--logits", &a->logits)},
+      {"--roundings", path("--roundings", &a->roundings)},
       {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
-      {"--picture", [a](const std::string& v) { a->pictures.push_back(v); }},
+      {"--picture", [a](const std::string& v) { a->pictures.push_back(PathOf("--picture", v)); }},
       {"--beside", [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
       {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
       {"--max-new", number("--max-new", 1, kMany, &a->max_new)},
@@ -196,7 +209,7 @@ std::map<std::string, Setter> Options(Arguments* a) {
       {"--threads", number("--threads", 1, kMostThreads, &a->threads)},
       {"--vocab", number("--vocab", 1, kMany, &a->vocab)},
       {"--system", [a](const std::string& v) { a->system = v; }},
-      {"--history", [a](const std::string& v) { a->history = v; }},
+      {"--history", path("--history", &a->history)},
       {"--context-full", [a](const std::string& v) { ParseFull(v, &a->slide); }},
       {"--roi", [a](const std::string& v) { ParseRegion(v, &a->region); }},
       {"--roi-span", [a](const std::string& v) { ParseSpan(v, &a->region); }},
@@ -234,6 +247,9 @@ void CheckPrompt(const Arguments& arguments) {
   for (const auto& change : arguments.sampling) change(&sampling);
   if (!sampling.stop.empty() && arguments.tokenizer.empty()) {
     throw InputError("--stop-text needs --tokenizer: the model's tokenizer.bin");
+  }
+  if (!arguments.logits.empty() && arguments.logits == arguments.roundings) {
+    throw InputError("--logits and --roundings would both write " + arguments.logits);
   }
   const bool text = arguments.prompt.has_value() || !arguments.prompt_file.empty();
   const int prompts =

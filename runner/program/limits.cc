@@ -62,6 +62,10 @@ Limits LimitsOf(const Library& library, const Arguments& arguments) {
   const int64_t context = ContextOf(library, arguments, depth + needed);
   const int64_t longest = arguments.max_seq ? arguments.max_seq : context;
   CheckContext(longest, context);
+  if (depth >= longest) {
+    throw InputError("--roi-depth " + std::to_string(depth) + " leaves no room in a sequence of " +
+                     std::to_string(longest) + " tokens");
+  }
   const int64_t most = longest - depth;
   const std::string after = depth ? ", after --roi-depth " + std::to_string(depth) : "";
   if (prompt > most) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a compiled model on TVM's runtime.
 // Exit code 0: answered; 1: the library or the runtime failed; 2: the input is wrong.
+#include <fcntl.h>
 #include <tvm/ffi/error.h>
+#include <unistd.h>
 
 #include <exception>
 #include <iostream>
@@ -20,6 +22,17 @@
 
 namespace rvv_runner {
 namespace {
+
+// Keeps files and connections from getting the number of a standard stream that the caller closed:
+// answers and lines of the log would go into them. Reading such an input and writing such an output
+// still fails.
+void HoldStandardStreams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // The lowest free number is that of the stream.
+    if (open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY) < 0) return;
+  }
+}
 
 int Run(const std::vector<std::string>& words) {
   if (!words.empty() && words[0] == "serve" && Serve != nullptr)
@@ -44,6 +57,7 @@ int Run(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   using rvv_runner::Log, rvv_runner::LogLevel;
+  rvv_runner::HoldStandardStreams();
   try {
     return rvv_runner::Run(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const rvv_runner::InputError& error) {

@@ -185,7 +185,10 @@ def test_a_prompt_comes_from_a_file(
     assert json.loads(told.stdout)["prompt_ids"] == ids
     # Nobody said how many tokens: as many as fit.
     assert len(json.loads(told.stdout)["tokens"]) == CONFIG.context - len(ids)
-    refuses(run(runner, [*asked, "--prompt-file", str(tmp_path)]), f"cannot read {tmp_path}")
+    refuses(
+        run(runner, [*asked, "--prompt-file", str(tmp_path)]),
+        f"cannot read {tmp_path}: it is a folder",
+    )
     refuses(run(runner, [*asked, "--prompt", " \n"]), "the prompt is blank")
     refuses(run(runner, [*asked, "--prompt", "", "--raw"]), "the text has no tokens in this model")
     (tmp_path / "prompt").write_bytes(b"ab\xff")
@@ -293,7 +296,10 @@ def test_says_that_memory_is_lacking(runner: Path, params: Path, tmp_path: Path)
         (["--params", "x", "--prompt", "y"], "needs --tokenizer"),
         (["--params", "x", "--prompt", "y", "--tokens", "1"], "give only one of --prompt"),
         (["--params", "x", "--tokens", "1", "--raw"], "--raw needs a text prompt"),
-        (["--params", "x", "--tokenizer", "/no.bin", "--prompt", "y"], "cannot read /no.bin"),
+        (
+            ["--params", "x", "--tokenizer", "/no.bin", "--prompt", "y"],
+            "/no.bin: No such",
+        ),
         (["--params", "x", "--tokenizer", "/dev/zero", "--prompt", "y"], "/dev/zero is longer"),
         (["--params", "x", "--tokens", "1", "--beside", "2"], "needs --tokens and --json"),
         (
@@ -303,7 +309,21 @@ def test_says_that_memory_is_lacking(runner: Path, params: Path, tmp_path: Path)
         (["--params", "x", "--tokens", "1,,2"], "--tokens: '' is not a whole number"),
         (["--params", "x", "--tokens", "1,a"], "--tokens: 'a' is not a whole number"),
         (["--params", "x", "--tokens", "-1"], "--tokens: -1 is outside 0 to 2147483647"),
-        (["--params", "x", "--tokens", "99999999999999999999"], "is not a whole number"),
+        (["--params", "x", "--tokens", "99999999999999999999"], "99999999999999999999 is outside"),
+        (["--params", "x", "--tokens", "1", "--seed", "-9" + "9" * 20], "is outside 0 to"),
+        (["--params", "x", "--tokens", "1", "--logits", ""], "--logits: the path is empty"),
+        (["--params", "x", "--tokens", "1", "--lib", ""], "--lib: the path is empty"),
+        (["--params", "x", "--tokens", "1", "--map-params", ""], "--map-params: the path is empty"),
+        (["--params", ""], "--params: the path is empty"),
+        (["--params", "x", "--tokens", "1", "--logit-bias", "3"], "'3' must be ID:X"),
+        (
+            ["--params", "x", "--tokens", "1", "--logits", "y", "--roundings", "y"],
+            "--logits and --roundings would both write y",
+        ),
+        (
+            ["--params", "/", "--tokens", "1", "--roi-depth", "64"],
+            "--roi-depth 64 leaves no room in a sequence of 64 tokens",
+        ),
         (["--params", "x", "--tokens", "1", "--max-new", "0"], "--max-new: 0 is outside 1 to"),
         (["--params", "x", "--tokens", "1", "--roi", "some"], "--roi: 'some' is not one of"),
         (["--params", "x", "--chat", "--tokenizer", "y", "--roi-depth", "1"], "or --roi-depth"),

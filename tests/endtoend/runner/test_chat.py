@@ -142,6 +142,29 @@ def test_commands(command: list[str], words: ChatTokenizer, params: Path, tmp_pa
     assert "/stats       show speed and memory" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("closed", "code", "message"),
+    [("<&-", 2, "cannot read the standard input"), ("<&- 2>&-", 2, ""), (">&-", 1, "")],
+)
+def test_a_closed_stream_ends_the_chat(
+    command: list[str], closed: str, code: int, message: str
+) -> None:
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command, *GREEDY]
+    environment = tiny_runner.host_environment()
+    done = subprocess.run(
+        shell,
+        env=environment,
+        input="abc\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert message in done.stderr
+
+
 def test_thoughts_in_channels_are_told_apart(
     host_runner: Path, params: Path, tmp_path: Path
 ) -> None:
