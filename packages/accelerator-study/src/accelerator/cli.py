@@ -353,7 +353,7 @@ def _works(args: argparse.Namespace) -> Iterator[_Work]:
                 f"{phase.name}: the phase has no matrix product that a device can do",
                 remedy="give another phase, or leave out --attention cpu",
             )
-        linear = frozenset(layer for layer, _ in study.products(phase, form, attention=False))
+        linear = frozenset(layer for layer, _ in products if layer.weighted)
         left = study.not_lowered(phase, attention)
         yield _Work(phase.name, phase.tokens, "tokens", [*products], linear, left)
 

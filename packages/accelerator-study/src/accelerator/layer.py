@@ -148,13 +148,17 @@ class Geometry:
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """A product of ``rows x inputs`` values by the transpose of ``outputs x inputs`` weights."""
+    """A product of ``rows x inputs`` values by the transpose of ``outputs x inputs`` weights.
+
+    In attention both operands are values: ``weighted`` is False.
+    """
 
     name: str
     rows: int
     outputs: int
     inputs: int
     requantisation: Requantisation = EXACT
+    weighted: bool = True
 
     def __post_init__(self) -> None:
         if min(self.rows, self.outputs, self.inputs) < 1:

@@ -82,7 +82,7 @@ def products(
         gemm, linear = item.gemm, _is_linear(item)
         if linear or attention:
             form = requantisation if linear else EXACT
-            layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, form)
+            layer = LinearLayer(item.kind, gemm.m, gemm.n, gemm.k, form, linear)
             counts[layer] = counts.get(layer, 0) + item.count * gemm.batch
     return named_apart(counts)
 

@@ -278,11 +278,22 @@ def test_small_layers_are_predicted(device: Device) -> None:
 def test_attentions_products_are_a_head_of_keys_each_and_leave_whole() -> None:
     phase = bind_phase(read_workloads(SMOLLM2), "prefill", 37, {})
     found = {layer.name: (layer, n) for layer, n in products(phase, Requantisation(1, 11))}
-    assert found["attention QK"] == (LinearLayer("attention QK", 111, 37, 64), 90)
-    assert found["attention PV"] == (LinearLayer("attention PV", 111, 64, 37), 90)
+    heads = {"QK": (111, 37, 64), "PV": (111, 64, 37)}
+    for name, extents in heads.items():
+        layer = LinearLayer(f"attention {name}", *extents, weighted=False)
+        assert found[layer.name] == (layer, 90)
     assert found["o_proj"][0].requantisation == Requantisation(1, 11)
     without = products(phase, attention=False)
     assert {layer.name for layer, _ in without} == found.keys() - {"attention QK", "attention PV"}
+
+
+def test_a_product_of_a_linear_layer_s_kind_without_weights_stays_apart() -> None:
+    phase = bind_phase(read_workloads(SMOLLM2), "prefill", 37, {})
+    first = phase.items[0]
+    item = replace(first, gemm=replace(first.gemm, weight=False))
+    layers = products(replace(phase, items=(item, first)))
+    names = [(layer.name, layer.weighted) for layer, _ in layers]
+    assert names == [(first.kind, False), (f"{first.kind} 2", True)]
 
 
 def test_the_core_is_busy_in_a_long_prefill() -> None:
