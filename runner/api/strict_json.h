@@ -11,8 +11,9 @@ namespace rvv_runner {
 // A prompt may be a list of token ids, so this is more than a context's tokens.
 constexpr size_t kMostValues = size_t{1} << 18;
 
-// Reads a request's body, an object, perhaps behind a byte order mark. Throws ApiError (400) if ParseJson refuses it, if it is not an
-// object, is nested more than 32 deep, has more than kMostValues values, or names a field twice.
+// Reads a request's body, an object, perhaps behind a byte order mark. Throws ApiError (400) if
+// ParseJson refuses it, if it is not an object, is nested more than 32 deep, has more than
+// kMostValues values, or names a field twice.
 // The result has no field that is null, at any depth: null is the same as no field. The text of the
 // body (FieldText) has those of a schema and of the arguments of a call.
 Json ParseBody(std::string_view body);
