@@ -10,7 +10,7 @@ STEPS, HALF = 8, 2
 loops = Library()
 
 
-@loops.add("mlc_f16_row", 8, 4, 2, 1, needs="__riscv_zvfh")
+@loops.add("mlc_f16_row", 8, 4, 2, 1, needs="defined(__riscv_zvfh)")
 def one_row(k: Loop) -> None:
     """Emit y[lanes] = a row of halves times a tile of halves, summed in float32."""
     y, x, b = k.pointers(y="float *", x="const _Float16 *", b="const _Float16 *")

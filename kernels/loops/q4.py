@@ -104,8 +104,8 @@ def row_of_file(k: Loop, *, zvfh: bool) -> None:
     e32.store("vse32.v", total, c)
 
 
-loops.add("mlc_q4_0_row", 8)(partial(row_of_file, zvfh=False))
-loops.add("mlc_q4_0_row_zvfh", 8, needs="__riscv_zvfh")(partial(row_of_file, zvfh=True))
+for zvfh, needs in ((False, "!defined(__riscv_zvfh)"), (True, "defined(__riscv_zvfh)")):
+    loops.add("mlc_q4_0_row", 8, needs=needs)(partial(row_of_file, zvfh=zvfh))
 
 
 @loops.add("mlc_q4_k_row", 8)

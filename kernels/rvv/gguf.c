@@ -113,8 +113,10 @@ MLC_RVV_INLINE vfloat32m8_t gguf_least_sum(gguf_activations x, gguf_weights w, g
   return __riscv_vfcvt_f_x_v_f32m8(sum, lanes);
 }
 
-// Where a block takes all registers, a row's sum waits in memory.
-MLC_RVV_INLINE int gguf_sum_in_memory(gguf_format f) { return f.high > 0 || f.low == 8; }
+// Where a block takes all registers, as a loop's call does, a row's sum waits in memory.
+MLC_RVV_INLINE int gguf_sum_in_memory(gguf_format f) {
+  return f.high > 0 || f.low == 8 || gguf_is_q4_k(f);
+}
 
 // sum + factor * part
 MLC_RVV_INLINE vfloat32m8_t gguf_add_part(vfloat32m8_t sum, float *c, float factor,
@@ -127,12 +129,6 @@ MLC_RVV_INLINE vfloat32m8_t gguf_add_part(vfloat32m8_t sum, float *c, float fact
   return sum;
 }
 
-#ifdef __riscv_zvfh
-#define GGUF_Q4_0_ROW mlc_q4_0_row_zvfh_m8
-#else
-#define GGUF_Q4_0_ROW mlc_q4_0_row_m8
-#endif
-
 MLC_RVV_INLINE int gguf_is_q4_0(gguf_format f) {
   return f.low == 4 && f.high == 0 && f.zero == 8 && f.block == 32 && !f.minimums;
 }
@@ -142,7 +138,7 @@ MLC_RVV_INLINE void gguf_row(float *c, const uint8_t *ready, gguf_weights w, int
                              int64_t next_block, size_t lanes, gguf_format f) {
   if (gguf_is_q4_0(f)) {
     const int64_t step = (int64_t)lanes;
-    GGUF_Q4_0_ROW(c, ready, w.quants, w.factors, next_block, step, 2 * step, lanes, k / f.block);
+    mlc_q4_0_row_m8(c, ready, w.quants, w.factors, next_block, step, 2 * step, lanes, k / f.block);
     return;
   }
   vfloat32m8_t sum = __riscv_vreinterpret_v_i32m8_f32m8(__riscv_vmv_v_x_i32m8(gguf_zero(), lanes));

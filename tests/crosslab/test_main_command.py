@@ -56,7 +56,7 @@ def test_a_package_of_the_sessions_is_missing(
     [
         (["zoo", "--vlen", "128 300"], "choose from 128, 256, 512, 1024"),
         (["kernel-bench", "--vlen", "128,"], "choose from 128, 256, 512, 1024"),
-        (["compile-model", "--vlen", "128,256"], "names several lengths; give one"),
+        (["torch", "--vlen", "128,256"], "names several lengths; give one"),
     ],
 )
 def test_lengths_of_registers_are_read_alike(

@@ -210,7 +210,8 @@ TRANSFORMERS_TEMPLATES = {
     "tojson": "{% for tool in tools or [] %}{{ tool | tojson(ensure_ascii=False) }}"
     "{{ tool | tojson(ensure_ascii=True, separators=(',', ':')) }}"
     "{{ tool | tojson(indent=2) }}{{ tool | tojson(true, 2) }}"
-    "{{ tool | tojson(false, none, (',', ':')) }}{% endfor %}{{ messages | tojson(separators=(', ', '= ')) }}",
+    "{{ tool | tojson(false, none, (',', ':')) }}{% endfor %}"
+    "{{ messages | tojson(separators=(', ', '= ')) }}",
 }
 
 

@@ -33,7 +33,7 @@ class Described:
         name: name of the C functions, without the suffix ``_m8`` and the like.
         lmuls: registers of a group of 32-bit elements, largest first.
         describe: function that writes the description.
-        needs: C macro of an extension that the functions require; may be empty.
+        needs: condition of the C preprocessor for the functions; may be empty.
     """
 
     name: str
@@ -97,7 +97,7 @@ def functions(described: Described, core: Core) -> str:
                 if of is not core:
                     text = f"// No order for {core.name} fits: this is one for {of.name}.\n{text}"
                 needs = described.needs
-                return f"#if defined({needs})\n{text}#endif\n" if needs else text
+                return f"#if {needs}\n{text}#endif\n" if needs else text
     raise LabError(f"the loop {described.name} needs more registers than there are")
 
 
