@@ -107,7 +107,8 @@ MLC_RVV_INLINE vfloat32m8_t gguf_least_sum(gguf_activations x, gguf_weights w, g
     const uint8_t *least = w.scales + (size_t)(groups + group) * lanes;
     const vuint16m4_t wide = __riscv_vwcvtu_x_x_v_u16m4(__riscv_vle8_v_u8m2(least, lanes), lanes);
     const vint16m4_t words = __riscv_vreinterpret_v_u16m4_i16m4(wide);
-    const int16_t values = (int16_t)-gguf_sum(x, group * f.group, f.group);
+    // A zero for reductions that is kept over the call of a loop would be spilled.
+    const int16_t values = (int16_t)(gguf_zero() - gguf_sum(x, group * f.group, f.group));
     sum = __riscv_vwmacc_vx_i32m8(sum, values, words, lanes);
   }
   return __riscv_vfcvt_f_x_v_f32m8(sum, lanes);
