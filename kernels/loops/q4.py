@@ -32,21 +32,40 @@ def multiply(
     step: Argument,
     blocks: Sequence[int] | None = None,
     pairs: int = PAIRS,
+    high_bits: Argument | None = None,
 ) -> None:
-    """Emit the 16-bit sums of the products of ``pairs`` pairs, one for each block of ``x``."""
+    """Emit the 16-bit sums of the products of ``pairs`` pairs, one for each block of ``x``.
+
+    ``high_bits`` points to the two high bits of each weight, those of four inputs in a byte.
+    """
     blocks = blocks or [BLOCK * row for row in range(len(sums))]
     sixteen = Constant(16)
     for pair in range(pairs):
+        if high_bits and pair % 2 == 0:
+            bits = e8.load("vle8.v", high_bits, step)
         low = e8.load("vle8.v", q, step)
         high = e8.make("vmulhu.vx", low, sixteen)
         e8.put("vnmsac.vx", low, sixteen, high)
         for odd, weights in enumerate((low, high)):
+            if high_bits:
+                add_high(e8, weights, bits, 2 * (pair % 2) + odd)
             for block, part in zip(blocks, sums, strict=True):
                 value = k.scalar("lb", x, block + 2 * pair + odd)
                 if pair + odd == 0:
                     e8.put("vwmul.vx", part, weights, value)
                 else:
                     e8.put("vwmacc.vx", part, value, weights)
+
+
+def add_high(e8: Width, weights: Vector, bits: Vector, place: int) -> None:
+    """Emit the addition of two high bits to the nibbles of inputs; a byte has those of four."""
+    if place == 3:
+        bits = e8.make("vsrl.vi", bits, 2)
+    chosen = e8.make("vand.vx", bits, Constant(3 << min(2 * place, 4)))
+    if place < 2:
+        e8.put("vmacc.vx", weights, Constant(4 ** (2 - place)), chosen)
+    else:
+        e8.put("vadd.vv", weights, weights, chosen)
 
 
 def take_zero_point(k: Loop, e16: Width, part: Vector, x: Argument, block: int) -> None:
@@ -126,17 +145,6 @@ def row_of_groups(k: Loop) -> None:
     e32.store("vse32.v", total, t)
 
 
-def add_high(e8: Width, weights: Vector, bits: Vector, place: int) -> None:
-    """Emit the addition of two high bits to the nibbles of inputs; a byte has those of four."""
-    if place == 3:
-        bits = e8.make("vsrl.vi", bits, 2)
-    chosen = e8.make("vand.vx", bits, Constant(3 << min(2 * place, 4)))
-    if place < 2:
-        e8.put("vmacc.vx", weights, Constant(4 ** (2 - place)), chosen)
-    else:
-        e8.put("vadd.vv", weights, weights, chosen)
-
-
 @loops.add("mlc_q6_k_row", 8)
 def row_of_six_bits(k: Loop) -> None:
     """Emit t[lanes] = sums of a Q6_K block's groups of 16 inputs times the groups' scales.
@@ -147,25 +155,13 @@ def row_of_six_bits(k: Loop) -> None:
     q, h, s = k.pointers(q=BYTES, h=BYTES, s=BYTES)
     (step,) = k.parameters("step")
     e8, e16, e32 = k.widths("lanes", 8, 16, 32)
-    total, sixteen = e32.make("vmv.v.i", 0), Constant(16)
+    total = e32.make("vmv.v.i", 0)
     with k.repeat("groups"):
         scale = e8.make("vwadd.vx", e8.load("vle8.v", s, step), Constant(0))
         # The sum of eight products fits 16 bits.
         for first in (0, 8):
             part = e16.vector()
-            for place in range(first, first + 8, 2):
-                if place % 4 == 0:
-                    bits = e8.load("vle8.v", h, step)
-                low = e8.load("vle8.v", q, step)
-                high = e8.make("vmulhu.vx", low, sixteen)
-                e8.put("vnmsac.vx", low, sixteen, high)
-                for odd, weights in enumerate((low, high)):
-                    add_high(e8, weights, bits, place % 4 + odd)
-                    value = k.scalar("lb", x, place + odd)
-                    if place + odd == first:
-                        e8.put("vwmul.vx", part, weights, value)
-                    else:
-                        e8.put("vwmacc.vx", part, value, weights)
+            multiply(k, e8, [part], x, q, step, [first], 4, h)
             e16.put("vsub.vx", part, part, k.integer("slli", k.scalar("lh", y, first // 4), 5))
             e16.put("vwmacc.vv", total, part, scale)
         k.advance(x, 16)

@@ -188,7 +188,9 @@ class Bench:
         """
         through_mlc = self.path_of(quantization) == MLC
         able = [v for v in self.variants if v.mlc_tree or not through_mlc]
-        return [v for v in able if quantization != GGUF or (v.kernels and v.steps is None)]
+        if quantization == GGUF:
+            able = [v for v in able if v.kernels and v.steps is None]
+        return able
 
     def context(self, longest: int) -> int:
         """Return the KV cache's tokens: enough for depth, longest prompt and answer, rounded up.
