@@ -262,6 +262,7 @@ TABLE: Arrays = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
 COLUMNS = np.array([[-1, -3], [0, 2]])
 NUMBERS = np.arange(-5, 6)
 DEEP: Arrays = {"x": PICTURE["x"] - np.float32(30)}
+ENDS: Arrays = {"x": np.float32([-np.inf, -1, np.nan, np.inf])}
 NANS: Arrays = {"x": np.float32([np.nan, -1, 0.25, 0.75, np.inf])}
 PAIR: Arrays = {**NANS, "z": NANS["x"][::-1].copy()}
 FEW: Arrays = {
@@ -305,6 +306,8 @@ NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
         *((single(name, NANS), NANS) for name in ("Relu", "Sign", "HardSigmoid", "Softplus")),
         (single("Clip", NANS, {"min": np.float32(0), "max": np.float32(0.5)}), NANS),
         (of_set(single("Clip", NANS, min=0.0, max=0.5), 6), NANS),
+        *((of_set(single("Clip", ENDS, **limits), 6), ENDS) for limits in ({}, {"min": 0.0})),
+        *((single("Clip", ENDS, limits), ENDS) for limits in ({}, {"min": np.float32(0)})),
         *((single(name, PAIR), PAIR) for name in ("Max", "Min", "Mean")),
         (single("Max", {}, {"x": NUMBERS, "c": np.int64(0)}), {}),
         (single("Min", {}, {"x": NUMBERS, "c": NUMBERS[::-1].copy()}), {}),

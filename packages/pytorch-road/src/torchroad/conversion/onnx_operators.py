@@ -78,14 +78,19 @@ def _relu(builder: Any, inputs: Sequence[Any], _: Any) -> Any:
 
 
 def _clip(builder: Any, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Convert a limitation to attributes, or to inputs since version 11; a NaN limits nothing."""
+    """Convert a limitation to attributes, or to inputs since version 11; a NaN limits nothing.
+
+    The limits of ONNX that are not given are the least and the largest finite number.
+    """
     x, *limits = inputs
     dtype = str(x.ty.dtype)
-    given = [relax.const(attributes[n], dtype) if n in attributes else None for n in ("min", "max")]
-    places = zip(limits + given[len(limits) :], (relax.op.less, relax.op.greater), strict=True)
-    for limit, exceeds in places:
-        if limit is not None:
-            x = builder.emit(relax.op.where(builder.emit(exceeds(x, limit)), limit, x))
+    finite = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
+    ends = (("min", finite.min, relax.op.less), ("max", finite.max, relax.op.greater))
+    for place, (name, end, exceeds) in enumerate(ends):
+        limit = limits[place] if place < len(limits) else None
+        if limit is None:
+            limit = relax.const(attributes.get(name, end), dtype)
+        x = builder.emit(relax.op.where(builder.emit(exceeds(x, limit)), limit, x))
     return x
 
 
