@@ -7,6 +7,7 @@ Each factory's name says what is odd about it. The file needs torch alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -355,6 +356,25 @@ def _with_nan(*shape: int) -> Tensor:
     return x
 
 
+def functions_of_float64() -> Made:
+    f = nn.functional
+    names = ["sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "expm1", "log1p"]
+    units = f.gelu, f.elu, f.selu, f.silu, f.softplus, partial(f.gelu, approximate="tanh")
+
+    def computed(x: Tensor) -> Any:
+        picture, size = x[:8].reshape(1, 1, 2, 4), (3, 3)
+        resized = (
+            f.interpolate(picture, size, mode="bilinear"),
+            f.adaptive_avg_pool2d(picture, size),
+        )
+        averages = f.avg_pool2d(picture, 2, divisor_override=3), f.layer_norm(picture, (4,))
+        functions = *(getattr(torch, name) for name in names), *units
+        return *(function(x) for function in functions), *resized, *averages
+
+    numbers = (-40.0, -2.5, -0.3, 0.0, 1e-9, 0.9, 1.5, 30.0, torch.nan, 1e9)
+    return _made(computed, torch.tensor(numbers, dtype=torch.float64))
+
+
 def not_a_number() -> Made:
     f = nn.functional
 
@@ -446,9 +466,74 @@ def orders_of_short_integers() -> Made:
     return _made(ordered, torch.tensor([[3, 200, 0, -7], [127, 128, 255, 1]]))
 
 
-def running_extremes_of_a_number() -> Made:
-    """A tensor without axes, whose dimension torch calls 0 or -1."""
-    return _made(lambda x: (*x.cummax(0), *x.cummin(-1)), torch.tensor(2.5))
+def axis_of_a_number() -> Made:
+    """Tensors without axes, whose dimension torch calls 0 or -1."""
+
+    def of(x: Tensor, place: Tensor) -> Any:
+        orders = x.sort(), torch.sort(x, dim=0, stable=True), x.topk(1), x.kthvalue(1), x.median(0)
+        extremes = x.max(0, True), x.min(-1), x.cummax(0), x.cummin(-1)
+        reduced = (
+            x.amax(0),
+            x.argmin(0, True),
+            x.any(0),
+            x.sum(0),
+            x.mean(0),
+            x.std(0, correction=0),
+        )
+        powers = x.softmax(0), x.log_softmax(-1), x.logsumexp(0), x.logcumsumexp(0), x.cumsum(0)
+        read = x.gather(0, place), x.index_select(0, place.reshape(1)), x.unsqueeze(-1)
+        return *orders, *extremes, *reduced, *powers, *read, x.scatter(0, place, x + 1)
+
+    def computed(*numbers: Tensor) -> Any:
+        return [of(x, numbers[-1]) for x in numbers[:-1]]
+
+    numbers = [torch.tensor(number) for number in (2.5, torch.nan, -torch.inf)]
+    return _made(computed, *numbers, torch.tensor(0))
+
+
+def descending_ranges() -> Made:
+    def of(x: Tensor) -> Any:
+        of_size = torch.arange(x.shape[0] - 1, -1, -1) + x
+        ends = torch.arange(5, -2, -2) + x[0], torch.arange(3, 3, -1), torch.arange(0, -1e9, -3e8)
+        return of_size, *ends, torch.arange(1.0, -1.0, -0.75) + x[0]
+
+    return _made(of, torch.randn(4))
+
+
+def larger_of_numbers() -> Made:
+    """NaN beside a number."""
+
+    def of(x: Tensor, y: Tensor) -> Any:
+        whole = x.nan_to_num(0, 9, -9).int()
+        return [
+            (f(x, y), f(x[:, None], y), f(whole, y), f(x[:0], y[:0]))
+            for f in (torch.fmax, torch.fmin)
+        ]
+
+    row = torch.tensor([torch.nan, 1.0, torch.inf, -torch.inf, torch.nan, -2.0])
+    return _made(of, row, row.flip(0))
+
+
+def products_with_a_vector() -> Made:
+    """Sums with a product, whose first operand is ignored if its factor is 0."""
+
+    def of(x: Tensor, matrix: Tensor, vector: Tensor) -> Any:
+        nothing = torch.addmv(x, matrix[:, :0], vector[:0])
+        ignored = torch.addmv(x * torch.nan, matrix, vector, beta=0)
+        return torch.addmv(x, matrix, vector, beta=0.5, alpha=2), ignored, nothing
+
+    return _made(of, torch.randn(3), torch.randn(3, 4), torch.randn(4))
+
+
+def joined_dtypes() -> Made:
+    def of(x: Tensor, y: Tensor) -> Any:
+        return torch.cat([x, y]), torch.stack([x > 1, x]), torch.cat([y[:0], x, x.double()])
+
+    return _made(of, torch.tensor([1, 2]), torch.tensor([0.5, torch.nan]))
+
+
+def negated_bytes() -> Made:
+    return _made(lambda x: (-x, -x[:0], -x[1]), torch.tensor([0, 1, 255], dtype=torch.uint8))
 
 
 def truth_values() -> Made:
@@ -493,12 +578,39 @@ def written_elements() -> Made:
     return _made(written, torch.randn(4, 5), places, rows, torch.randn(4, 5))
 
 
+def written_by_a_reduction() -> Made:
+    """Integers, float64, NaN, and the reductions of scatter itself."""
+
+    def written(x: Tensor, places: Tensor, values: Tensor) -> Any:
+        kinds, own = ("sum", "prod", "mean", "amax", "amin"), (True, False)
+        return [
+            *(
+                x.to(dtype).scatter_reduce(1, places, values.to(dtype), kind, include_self=itself)
+                for dtype in (torch.int64, torch.int8, torch.float64)
+                for kind in kinds
+                for itself in own
+            ),
+            *(
+                x.scatter(1, places, y, reduce=kind)
+                for y in (values, 2.5)
+                for kind in ("add", "multiply")
+            ),
+            values.double().log().scatter_reduce(1, places, values.double(), "amax"),
+        ]
+
+    places = torch.tensor([[0, 2, 2], [1, 1, 2]])
+    values = torch.tensor([[-3.0, 4.0, 5.0], [7.0, -9.0, 0.0]])
+    return _made(written, torch.arange(-6.0, 6.0).reshape(3, 4), places, values)
+
+
 def written_parts() -> Made:
     """Fewer indices than elements on the other axes, too."""
 
     def written(x: Tensor, places: Tensor) -> Any:
         added = x.scatter_add(1, places, x), x.scatter_reduce(0, places, x, "amax")
-        return x.scatter(-1, places, x[:2, :1, :2]), x.scatter(1, places, 7.0), *added
+        put = x.put(places - 1, places.float()), x.put(places % 2, places.float(), accumulate=True)
+        none = x.put(places[:0], places[:0].float()), x.scatter(0, places[:0], 1.0, reduce="add")
+        return x.scatter(-1, places, x[:2, :1, :2]), x.scatter(1, places, 7.0), *added, *put, *none
 
     return _made(written, torch.randn(3, 4, 5), torch.tensor([[[0, 2]], [[2, 1]]]))
 

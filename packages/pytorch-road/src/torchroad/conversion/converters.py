@@ -92,6 +92,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         **dict.fromkeys(("prod.default", "prod.dim_int"), _over_axes(relax.op.prod)),
         **dict.fromkeys(("any.dim", "any.dims"), extremes.any_true),
         "cat.default": _concatenated,
+        "arange.start_step": _arange,
         "expand.default": _expand,
         "_trilinear.default": _trilinear,
         **dict.fromkeys(BAGS, embedding_bag),
@@ -112,8 +113,9 @@ def converters(cache: Any = None) -> dict[str, Converter]:
 
 # Functions of a single number.
 ELEMENTARY: tuple[Callable[[Any], Any], ...] = (
-    *(elementary.expm1, tirx.log1p, te.tanh, elementary.sinh, elementary.cosh, elementary.asinh),
-    *(elementary.acosh, elementary.atanh, te.erf, elementary.erfc, te.sigmoid, elementary.silu),
+    *(elementary.expm1, tirx.log1p, elementary.tanh, elementary.sinh, elementary.cosh),
+    *(elementary.asinh, elementary.acosh, elementary.atanh, te.erf, elementary.erfc),
+    *(te.sigmoid, elementary.silu),
 )
 
 # Shifts of integers, by operator.
@@ -243,6 +245,10 @@ def _product(left: Any, right: Any, builder: Any) -> Any:
     sizes = [len(left.ty.shape), len(right.ty.shape)]
     if min(sizes) < 2 or (sizes[1] != 2 and not _same_batch(left, right)):
         return builder.emit(relax.op.matmul(left, right))
+    if formulas.is_nothing(left.ty.shape[-1]):
+        # TVM reads the 0 of a transposed matrix's shape as the size of the axis before.
+        shape = [*list(left.ty.shape)[:-1], right.ty.shape[-1]]
+        return builder.emit(relax.op.zeros(shape, left.ty.dtype))
     transposed = builder.emit(relax.op.permute_dims(right, _last_two_swapped(sizes[1])))
     formula = formulas.nt_matmul if sizes[1] == 2 else formulas.nt_batch_matmul
     return builder.emit_te(formula, left, transposed, primfunc_name_hint="matmul")
@@ -383,9 +389,9 @@ def _remainder(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(relax.op.floor_mod(x, y))
 
 
-def _in_own_dtype(node: Any, importer: Any) -> Any:
-    """Return the first operand in the result's dtype, in which torch computes."""
-    x, dtype = importer.env[node.args[0]], dtype_of(node)
+def _in_dtype_of(node: Any, operand: Any, importer: Any) -> Any:
+    """Return an operand in the result's dtype, in which torch computes."""
+    x, dtype = importer.env[operand], dtype_of(node)
     return x if str(x.ty.dtype) == dtype else importer.block_builder.emit(relax.op.astype(x, dtype))
 
 
@@ -393,8 +399,8 @@ def _cumulative(operator: Callable[..., Any]) -> Converter:
     """Return a converter of cumulative sums or products; those of integers have 64 bits."""
 
     def convert(node: Any, importer: Any) -> Any:
-        x = _in_own_dtype(node, importer)
-        return importer.block_builder.emit(operator(x, node.args[1])) if len(x.ty.shape) else x
+        x = _in_dtype_of(node, node.args[0], importer)
+        return importer.block_builder.emit(operator(x, node.args[1]))
 
     return convert
 
@@ -404,7 +410,7 @@ def _over_axes(operator: Callable[..., Any]) -> Converter:
 
     def convert(node: Any, importer: Any) -> Any:
         axes, keeps = argument(node, importer, 1, "dim"), argument(node, importer, 2, "keepdim")
-        x = _in_own_dtype(node, importer)
+        x = _in_dtype_of(node, node.args[0], importer)
         axes = None if axes == [] else axes
         return importer.block_builder.emit(operator(x, axes, keepdims=bool(keeps)))
 
@@ -415,8 +421,24 @@ def _concatenated(node: Any, importer: Any) -> Any:
     """Convert a concatenation; as in torch, vectors without elements are skipped."""
     parts = [part for part in node.args[0] if tuple(part.meta["val"].shape) != (0,)]
     axis = argument(node, importer, 1, "dim", 0)
-    tensors = [importer.env[part] for part in parts or node.args[0]]
+    tensors = [_in_dtype_of(node, part, importer) for part in parts or node.args[0]]
     return importer.block_builder.emit(relax.op.concat(tensors, axis))
+
+
+def _arange(node: Any, importer: Any) -> Any:
+    step = argument(node, importer, 2, "step", 1)
+    if not isinstance(step, int | float) or step > 0:
+        return importer.create_convert_map()[node.target.__name__](node)
+    # TVM's importer counts more elements if the step is negative.
+    first, dtype = argument(node, importer, 0, "start"), dtype_of(node)
+    sizes = relax.ShapeExpr(shape_of(node, importer))
+
+    def formula(shape: Any) -> Any:
+        return te.compute(
+            [*shape], lambda i: tirx.Cast(dtype, first + i * tirx.const(step)), name="range"
+        )
+
+    return importer.block_builder.emit_te(formula, sizes, primfunc_name_hint="range")
 
 
 def _expand(node: Any, importer: Any) -> Any:

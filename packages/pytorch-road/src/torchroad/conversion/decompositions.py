@@ -6,10 +6,12 @@ The functions have the operators' signatures.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from torchroad.conversion.converters import KEPT
 
@@ -27,28 +29,63 @@ def decompositions() -> Any:
         {
             aten._cdist_forward.default: _cdist,
             aten._pdist_forward.default: _pdist,
+            aten.addmv.default: _addmv,
             aten.any.default: lambda x: x.flatten().any(0),
             aten.bincount.default: _bincount,
             aten.copysign.Tensor: _copysign,
             aten.diagonal.default: _diagonal,
             aten.dist.default: lambda x, y, p=2.0: _length((x - y).flatten(), p),
             aten.exp2.default: lambda x: torch.pow(2.0, x),
+            aten.fmax.default: lambda x, y: torch.where(x.isnan() | (y > x), y, x),
+            aten.fmin.default: lambda x, y: torch.where(x.isnan() | (y < x), y, x),
             aten.histc.default: _histc,
             aten.hypot.default: _hypot,
-            aten.kthvalue.default: _kthvalue,
+            aten.kthvalue.default: _with_an_axis(_kthvalue),
             aten.ldexp.Tensor: lambda x, y: x * torch.pow(2.0, y),
-            aten.logcumsumexp.default: _logcumsumexp,
+            aten.logcumsumexp.default: _with_an_axis(_logcumsumexp),
             aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
             aten.masked_scatter.default: _masked_scatter,
             aten.median.default: lambda x: _median(x.flatten(), 0)[0],
-            aten.median.dim: _median,
+            aten.median.dim: _with_an_axis(_median),
+            aten.neg.default: lambda x: 0 - x if x.dtype == torch.uint8 else NotImplemented,
             aten.one_hot.default: _one_hot,
+            aten.put.default: _put,
             aten.roll.default: _roll,
+            aten.scatter.reduce: _scatter,
+            aten.scatter.value_reduce: _scatter,
             aten.searchsorted.Tensor: _searchsorted,
             aten.unfold.default: _unfold,
         }
     )
     return table
+
+
+def _with_an_axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function along an axis that is also one of a number."""
+
+    def of(x: Any, *arguments: Any, **named: Any) -> Any:
+        if x.dim():
+            return function(x, *arguments, **named)
+        results = function(x.reshape(1), *arguments, **named)
+        return tree_map(lambda one: one.reshape(()), results)
+
+    return of
+
+
+def _addmv(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    x, vector = x.unsqueeze(-1), vector.unsqueeze(-1)
+    return torch.addmm(x, matrix, vector, beta=beta, alpha=alpha).squeeze(-1)
+
+
+def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    places, values = [index.flatten()], source.flatten()
+    return x.flatten().index_put(places, values, accumulate).reshape(x.shape)
+
+
+def _scatter(x: Any, dim: int, index: Any, source: Any, *, reduce: str) -> Any:
+    if not isinstance(source, torch.Tensor):
+        source = torch.full_like(index, source, dtype=x.dtype)
+    return x.scatter_reduce(dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 def _length(x: Any, p: float) -> Any:

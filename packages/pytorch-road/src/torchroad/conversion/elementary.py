@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a float32 whose last digits are right also near zero and far from it.
+"""Functions of a number whose last digits are right also near zero and far from it.
 
-They consist of arithmetic, and of exp, log1p, tanh and erf, which the passes compute in vectors.
+Those of a float32 consist of arithmetic, and of exp, log1p, tanh and erf, which the passes compute
+in vectors. Those of a float64 are the C library's.
 `nox -s tests -- -m survey packages/pytorch-road/tests/survey/test_ulp.py` prints their errors.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from tvm import te, tirx
@@ -41,6 +43,22 @@ def each(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
     return lambda x: te.compute(x.shape, lambda *i: function(x(*i)), name=name)
 
 
+def _of_float32(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function of float32 that calls the C library's of the same name for float64."""
+
+    @wraps(function)
+    def of(x: Any) -> Any:
+        if str(x.ty.dtype) == "float64":
+            return tirx.call_pure_extern("float64", function.__name__, x)
+        return function(x)
+
+    return of
+
+
+tanh = _of_float32(te.tanh)
+
+
+@_of_float32
 def expm1(x: Any) -> Any:
     """Compute e^x - 1."""
     is_near = tirx.all(x > const(EXPM1_NEAR[0]), x < const(EXPM1_NEAR[1]))
@@ -53,6 +71,7 @@ def silu(x: Any) -> Any:
     return x * te.sigmoid(x)
 
 
+@_of_float32
 def sinh(x: Any) -> Any:
     """Compute the hyperbolic sine."""
     size, half = te.abs(x), _half_power(te.abs(x))
@@ -61,6 +80,7 @@ def sinh(x: Any) -> Any:
     return tirx.Select(size < const(1), near, far)
 
 
+@_of_float32
 def cosh(x: Any) -> Any:
     """Compute the hyperbolic cosine."""
     half = _half_power(te.abs(x))
@@ -74,6 +94,7 @@ def _half_power(x: Any) -> Any:
     return shifted * tirx.Select(far, const(math.exp(8) / 2), const(0.5))
 
 
+@_of_float32
 def asinh(x: Any) -> Any:
     """Compute the inverse of :func:`sinh`."""
     size = te.abs(x)
@@ -84,6 +105,7 @@ def asinh(x: Any) -> Any:
     return with_sign(tirx.Select(size > const(FAR), far, value), x)
 
 
+@_of_float32
 def acosh(x: Any) -> Any:
     """Compute the inverse of :func:`cosh`."""
     over = x - const(1)
@@ -92,6 +114,7 @@ def acosh(x: Any) -> Any:
     return tirx.Select(x > const(FAR), te.log(x) + const(math.log(2)), value)
 
 
+@_of_float32
 def atanh(x: Any) -> Any:
     """Compute the inverse of :func:`tanh`."""
     size = te.abs(x)
@@ -100,10 +123,10 @@ def atanh(x: Any) -> Any:
 
 def elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
     """Compute scale * x for x > 0, else scale * alpha * (e^(input_scale * x) - 1)."""
-    below = const(scale * alpha) * expm1(x * const(input_scale))
-    return tirx.Select(x > const(0), const(scale) * x, below)
+    return tirx.Select(x > 0, scale * x, scale * alpha * expm1(x * input_scale))
 
 
+@_of_float32
 def erfc(x: Any) -> Any:
     """Compute 1 - erf(x)."""
     size = te.abs(x)
@@ -113,6 +136,8 @@ def erfc(x: Any) -> Any:
 
 def gelu(x: Any) -> Any:
     """Compute x times the normal distribution function, also far below zero."""
+    if str(x.ty.dtype) == "float64":
+        return x * 0.5 * erfc(x * -math.sqrt(0.5))
     size = te.abs(x)
     tail = const(0.5) * _scaled_tail(size * const(math.sqrt(0.5))) * _power_of_square(size, 0.5)
     part = x * tail

@@ -235,8 +235,6 @@ def running_extreme(most: bool) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
         builder, x, axis = importer.block_builder, importer.env[node.args[0]], node.args[1]
         last = len(x.ty.shape) - 1
-        if last < 0:
-            return x, relax.const(0, "int64")
         order = list(range(last + 1))
         order[axis], order[last] = order[last], order[axis]
         rows = builder.emit(relax.op.permute_dims(integers_of(x, importer, most=most), order))

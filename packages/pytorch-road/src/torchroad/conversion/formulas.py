@@ -24,7 +24,8 @@ def _const(value: float) -> Any:
     return tirx.const(value, "float32")
 
 
-def _is_nothing(size: Any) -> bool:
+def is_nothing(size: Any) -> bool:
+    """Return True if a size is known to be 0."""
     return isinstance(size, int | tirx.IntImm) and int(size) == 0
 
 
@@ -35,7 +36,7 @@ def _zeros(shape: Any, dtype: str) -> Any:
 
 def nt_matmul(data: Any, weight: Any) -> Any:
     """Multiply data [..., rows, k] by weight [n, k] transposed: [..., rows, n]."""
-    if _is_nothing(weight.shape[1]):
+    if is_nothing(weight.shape[1]):
         return _zeros((*data.shape[:-1], weight.shape[0]), data.dtype)
     k = te.reduce_axis((0, weight.shape[1]), name="k")
     return te.compute(
@@ -60,7 +61,7 @@ def nt_batch_matmul(left: Any, right: Any) -> Any:
         TypeError: a leading size of the right is not known to divide the left's.
     """
     shape = (*left.shape[:-1], right.shape[-2])
-    if _is_nothing(left.shape[-1]):
+    if is_nothing(left.shape[-1]):
         return _zeros(shape, left.dtype)
     outer = len(left.shape) - 2
     k = te.reduce_axis((0, left.shape[-1]), name="k")
@@ -138,7 +139,7 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
     """
     rows, width = x.shape[:-1], x.shape[-1]
     k, m, j = (te.reduce_axis((0, width), name=name) for name in "kmj")
-    part = _const(1.0) / tirx.Cast("float32", width)
+    part = 1.0 / tirx.Cast(x.dtype, width)
     total = te.compute(rows, lambda *i: te.sum(x[(*i, k)], axis=k), name="norm_total")
     near = te.compute(x.shape, lambda *i: x[i] - total[i[:-1]] * part, name="norm_near")
     # A float32 rounds the mean by more than small differences from it.
@@ -149,7 +150,7 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: float) -> Any:
     )
 
     def scaled(*i: Any) -> Any:
-        return centred[i] * te.rsqrt(squares[i[:-1]] * part + _const(eps))
+        return centred[i] * te.rsqrt(squares[i[:-1]] * part + eps)
 
     def weighted(*i: Any) -> Any:
         value = scaled(*i) if gamma is None else scaled(*i) * gamma[i[-1]]
@@ -162,9 +163,9 @@ def gelu_tanh(x: Any) -> Any:
     """Compute x times the normal distribution function, approximated by a hyperbolic tangent."""
 
     def element(*i: Any) -> Any:
-        inner = x[i] + _const(0.044715) * x[i] * x[i] * x[i]
-        value = x[i] * te.sigmoid(_const(2 * math.sqrt(2 / math.pi)) * inner)
+        inner = x[i] + 0.044715 * x[i] * x[i] * x[i]
+        value = x[i] * te.sigmoid(2 * math.sqrt(2 / math.pi) * inner)
         # The least sigmoid is not small beside the largest numbers.
-        return tirx.Select(x[i] < _const(-10), _const(0), value)
+        return tirx.Select(x[i] < -10, tirx.const(0, x.dtype), value)
 
     return te.compute(x.shape, element, name="gelu_tanh")

@@ -9,6 +9,7 @@ from typing import Any
 
 from crosslab.errors import UserError
 from torchroad.conversion.arguments import Converter
+from torchroad.conversion.axes import axes_of_numbers
 from torchroad.conversion.dtypes import checked, dtype_of, promoted
 from torchroad.conversion.empty import without_elements
 from torchroad.conversion.indexing import MASKS, checked_places
@@ -21,10 +22,12 @@ REMEDY = (
 # Reasons for which an operator has no converter, by the beginnings of operators' names.
 SIZES = "the size of its result depends on the inputs' values"
 COMPLEX = "it computes complex numbers, for which compiled code has no type"
+SPECIAL = "it is a special function, for which no formula is compiled"
 FACTORS = "it factorises or solves a matrix, for which no loop is compiled"
 REASONS = {
     SIZES: ("nonzero", "_unique", "unique_", "masked_select", "index.", "repeat_interleave."),
     COMPLEX: ("_fft_", "complex", "view_as_complex", "view_as_real", "polar"),
+    SPECIAL: ("digamma", "erfinv", "igamma", "lgamma", "i0", "polygamma", "special_"),
     FACTORS: ("_linalg_", "linalg_", "cholesky", "triangular_solve"),
 }
 
@@ -85,9 +88,13 @@ def with_places(
             if not of_tvm:
                 of_tvm.update(importer.create_convert_map())
             where = f"{node.target} in {module_of(node)}"
-            with promoted(node, importer), checked_places(node, importer, inputs, where):
+            with (
+                promoted(node, importer),
+                axes_of_numbers(node, importer) as in_own_shape,
+                checked_places(node, importer, inputs, where),
+            ):
                 result = own[name](node, importer) if name in own else of_tvm[name](node)
-            return checked(node, result, importer)
+            return checked(node, in_own_shape(result), importer)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
             raise UserError(

@@ -167,7 +167,7 @@ def average_pool(axes: int) -> Converter:
             width += [zeros, max(0, (outputs - 1) * step + extent - inputs - zeros)]
         x = builder.emit(relax.op.nn.pad(x, width))
         averages = getattr(importer, f"_avg_pool{axes}d_impl")(x, window, steps)
-        factor = relax.const(math.prod(window) / divisor, "float32")
+        factor = relax.const(math.prod(window) / divisor, str(x.ty.dtype))
         return builder.emit(relax.op.multiply(averages, factor))
 
     return convert

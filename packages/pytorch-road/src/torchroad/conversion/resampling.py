@@ -41,7 +41,8 @@ def adaptive_average(node: Any, importer: Any) -> Any:
             continue
         before, after = _sizes(node, axis)
         if after != before:
-            weights = torch.nn.functional.adaptive_avg_pool1d(torch.eye(before), after).T
+            unit = _unit_matrix(node, before)
+            weights = torch.nn.functional.adaptive_avg_pool1d(unit, after).T
             x = _along(x, weights.contiguous(), axis, builder)
     return x
 
@@ -58,6 +59,12 @@ def _sizes(node: Any, axis: int) -> tuple[int, int]:
     return before, after
 
 
+def _unit_matrix(node: Any, size: int) -> Any:
+    """Return a unit matrix in float64 if the input is float64, else in float32."""
+    is_wide = node.args[0].meta["val"].dtype == torch.float64
+    return torch.eye(size, dtype=torch.float64 if is_wide else torch.float32)
+
+
 def _weights(node: Any, axis: int) -> Any:
     """Return weights [outputs, inputs] of an axis: torch's result for a unit image of each input.
 
@@ -67,7 +74,7 @@ def _weights(node: Any, axis: int) -> Any:
     before, after = _sizes(node, axis)
     # The other axis keeps two elements: with a width of one, torch's antialiasing interpolates
     # only the first output.
-    images = torch.stack([torch.eye(before)] * 2, 4 - axis).unsqueeze(1).contiguous()
+    images = torch.stack([_unit_matrix(node, before)] * 2, 4 - axis).unsqueeze(1).contiguous()
     arguments = list(node.args[1:])
     arguments[0] = arguments[0] and [after if n == axis else 2 for n in (2, 3)]
     arguments[-1] = arguments[-1] and [arguments[-1][n - 2] if n == axis else 1.0 for n in (2, 3)]
@@ -82,6 +89,6 @@ def _along(x: Any, weights: Any, axis: int, builder: Any) -> Any:
     order = list(range(last + 1))
     order[axis], order[last] = last, axis
     rows = x if axis == last else builder.emit(relax.op.permute_dims(x, order))
-    matrix = relax.const(weights.numpy(), "float32")
+    matrix = relax.const(weights.numpy(), str(weights.numpy().dtype))
     product = builder.emit_te(formulas.nt_matmul, rows, matrix, primfunc_name_hint="resampled")
     return product if axis == last else builder.emit(relax.op.permute_dims(product, order))

@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, te
+from tvm import relax, te, tirx
 
 from torchroad.conversion.arguments import Converter, argument
+from torchroad.conversion.extremes import least_of, most_of
 from torchroad.conversion.indexing import written_along
 
-# Torch's reductions: the reduction of TVM, and its identity.
-REDUCTIONS = {
-    "sum": ("add", 0.0),
-    "mean": ("add", 0.0),
-    "prod": ("mul", 1.0),
-    "amax": ("max", -math.inf),
-    "amin": ("min", math.inf),
+# Torch's reductions: the reduction of TVM, and its identity by dtype.
+REDUCTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "sum": ("add", lambda dtype: tirx.const(0, dtype)),
+    "mean": ("add", lambda dtype: tirx.const(0, dtype)),
+    "prod": ("mul", lambda dtype: tirx.const(1, dtype)),
+    "amax": ("max", least_of),
+    "amin": ("min", most_of),
 }
 
 
@@ -36,31 +38,26 @@ def scattered(reduction: str) -> Converter:
 
 
 def scattered_with_reduction(node: Any, importer: Any) -> Any:
-    """Convert ``scatter_reduce.two``.
-
-    Raises:
-        TypeError: the mean, maximum or minimum is of integers.
-    """
+    """Convert ``scatter_reduce.two``."""
     builder = importer.block_builder
     x, axis, indices, values, reduction = importer.retrieve_args(node)
     takes_own = bool(argument(node, importer, 5, "include_self", True))
     dtype, (name, identity) = str(x.ty.dtype), REDUCTIONS[reduction]
-    if dtype != "float32" and (reduction == "mean" or not math.isfinite(identity)):
-        raise TypeError(f"it reduces {dtype} by {reduction}; only float32 is supported")
     values = _first(values, indices, importer)
 
     def filled(number: float) -> Any:
         return builder.emit(relax.op.broadcast_to(relax.const(number, dtype), indices.ty.shape))
 
     if not takes_own:
-        x = written_along(x, axis, indices, filled(identity), "update", builder)
+        x = written_along(x, axis, indices, filled(identity(dtype).value), "update", builder)
     result = written_along(x, axis, indices, values, name, builder)
     if reduction == "mean":
         own = builder.emit(relax.op.full_like(x, relax.const(float(takes_own), dtype)))
         count = written_along(own, axis, indices, filled(1.0), "add", builder)
         divisor = builder.emit(relax.op.maximum(count, relax.const(1.0, dtype)))
-        return builder.emit(relax.op.divide(result, divisor))
-    if not math.isfinite(identity):
+        divide = relax.op.divide if dtype.startswith("float") else relax.op.floor_divide
+        return builder.emit(divide(result, divisor))
+    if dtype.startswith("float") and reduction in ("amax", "amin"):
         # TVM's maxima lose a NaN.
         marks = (builder.emit(relax.op.astype(relax.op.isnan(t), dtype)) for t in (x, values))
         own, others = marks
