@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from forklab import Link
 from placement_cases import Files, Outcome, PlacementCase, judged
 
 LINES = [f"line {number} has word{number}" for number in range(30)]
@@ -47,6 +48,12 @@ MERGED = {
     "empty file in two folders": case(
         CODE, {**CODE, **INIT}, {**CODE, **OTHER}, {**CODE, **INIT, **OTHER}
     ),
+    "retargeted link in a moved folder": case(
+        {"lib/link": Link(b"real"), "lib/real": b"1\n", **CODE},
+        {"lib/link": Link(b"../a/code.py"), "lib/real": b"1\n", **CODE},
+        {"core/link": Link(b"real"), "core/real": b"1\n", **CODE},
+        {"core/link": Link(b"../a/code.py"), "core/real": b"1\n", **CODE},
+    ),
 }
 STOPPED = {
     "both fill an empty file": case(
@@ -58,6 +65,16 @@ STOPPED = {
     ),
     "other line ends": case(
         CODE, {"a/code.py": data(OURS)}, {"a/code.py": data(LINES, "\r\n", "\r\n")}
+    ),
+    "retargeted link in a folder that moves deeper": case(
+        {"lib/link": Link(b"real"), "lib/real": b"1\n", **CODE},
+        {"lib/link": Link(b"../a/code.py"), "lib/real": b"1\n", **CODE},
+        {"lib/core/link": Link(b"real"), "lib/core/real": b"1\n", **CODE},
+    ),
+    "link through a link that upstream removes": case(
+        {"now": Link(b"a"), **CODE},
+        {"now": Link(b"a"), "lib/link": Link(b"../now/code.py"), **CODE},
+        CODE,
     ),
 }
 

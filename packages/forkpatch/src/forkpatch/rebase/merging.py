@@ -163,14 +163,23 @@ class Move:
         The target may be a file, or a folder of which no file is left.
         """
         files = self.step.patch.files
-        links = [file.new for file in files if SYMLINK_MODE in (file.new_mode, file.mode)]
+        links = [file for file in files if SYMLINK_MODE in (file.new_mode, file.mode)]
         removed = {file.old for file in files if file.old and file.old not in self.after}
         theirs = base.links.items() if removed else ()
         left = {*paths} - removed | self.after.keys() if links or theirs else set[str]()
-        for path in filter(None, links):
-            target = target_of(path, self.step.after[path])
+        for link in links:
+            if (path := link.new) is None:
+                continue
+            data = self.step.after[path]
+            # From another folder, a link points elsewhere.
+            place = _path_in(self.here, path, base) if link.old == path else path
+            target, there = (_entry(target_of(one, data), base.old) for one in (path, place))
             was = _first_at(target, base.old)
-            if was and not _first_at(target, base.new) and not _first_at(target, left):
+            if was and not _first_at(there, base.new) and not _first_at(there, left):
+                if place != path:
+                    what = f"as {place} it links to {there}, which is not there"
+                    yield path, Misplacement(MODULE, what)
+                    continue
                 now = base.renames.get(was)
                 what = f"renamed {was} to {now}" if now else f"removed {target}"
                 yield path, Misplacement(MODULE, f"upstream {what}, to which it links")
@@ -190,6 +199,11 @@ class Move:
 def _path_in(here: Mapping[str, bytes], path: str, base: NewBase) -> str:
     """Return the path that a file of the old version has in the new one."""
     return path if path in here else base.renames.get(path, path)
+
+
+def _entry(target: str, paths: Iterable[str]) -> str:
+    """Return the submodule or link that a target is below, whose files no tree lists; or it."""
+    return next((path for path in paths if target.startswith(f"{path}/")), target)
 
 
 def _first_at(target: str, paths: Iterable[str]) -> str:
