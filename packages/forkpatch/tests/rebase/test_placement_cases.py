@@ -18,6 +18,21 @@ def test_no_generated_patch_is_misplaced_in_silence(seed: int) -> None:
     assert counts[Outcome.FALSE_STOP] <= 6  # of 80 that were written to look alike
 
 
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        ("names_exchanged", (194, 404, 502, 588)),
+        ("renamed_and_moved", (148, 220, 378, 429, 470, 475)),
+    ],
+)
+def test_block_that_takes_the_name_of_another_one_stops(
+    kind: str, numbers: tuple[int, ...]
+) -> None:
+    drawn = [*cases(max(numbers) + 1, 5, kind)]
+    rows = judged([drawn[number - 1] for number in numbers])
+    assert [case.name for case, outcome in rows if outcome is Outcome.WRONG] == []
+
+
 def test_table_counts_each_case_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--count", "4", "--seed", "1", "--list"]) == 0
     (total,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| all |")]

@@ -372,19 +372,25 @@ class Search:
         return _message(new.path, at, line) if is_other else ""
 
     def _exchanged(self, pair: _Pair) -> str:
-        """Return a message for a line of the block that changed places with another one."""
+        """Return a message for a line of the block in whose place a line of another block is now.
+
+        The other block has a new line in that place, too: the names of both were exchanged, or
+        blocks that read alike were moved and renamed.
+        """
         old, new, image = self._versions.old, self._versions.new, self._versions.image
-        for _, lost in pair.losses():
-            for row in lost:
-                line, side = pair.lines[row], int(row >= pair.last)
-                there = row + pair.there.rows[side] - pair.home.rows[side]
-                if (old.depth(row) or 0) > pair.depth or not 0 <= there < len(new.lines):
-                    continue
-                was, now, other = old.rows(line), new.rows(line), old.rows(new.lines[there])
-                if len(was) == len(now) == len(other) == 1 and other != was:
-                    both = (row, there), (other[0], now[0])  # each stands where the other one stood
-                    if all(image(a - 1) + 1 == b == image(a + 1) - 1 for a, b in both):
-                        return _message(new.path, now[0], line)
+        lost = [row for _, rows in pair.losses() for row in rows]
+        for row in (*lost, *_nearest_names(pair)):
+            side = int(row >= pair.last)
+            there = row + pair.there.rows[side] - pair.home.rows[side]
+            if (old.depth(row) or 0) > pair.depth or not 0 <= there < len(new.lines):
+                continue
+            line, other = new.lines[there], old.rows(new.lines[there])
+            if len(old.rows(pair.lines[row])) == len(other) == len(new.rows(line)) == 1:
+                is_replaced = image(row - 1) + 1 == there == image(row + 1) - 1
+                was_replaced = image(other[0] - 1) + 1 == image(other[0] + 1) - 1
+                is_of_another = row in lost or _are_apart(pair, row, other[0])
+                if other[0] != row and is_replaced and was_replaced and is_of_another:
+                    return _message(f"the old {old.path}", other[0], line)
         return ""
 
     def _better(self, pair: _Pair, at: Span) -> bytes | None:
@@ -485,6 +491,25 @@ def _names(pair: _Pair) -> list[int]:
     rows -= {row for row in where.conditions if row >= last}  # they begin something else
     rows |= {block[0] for block in home.levels() if block[1] - block[0] < len(where.lines)}
     return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
+
+
+def _nearest_names(pair: _Pair) -> Iterator[int]:
+    """Yield the rows near an edit that may name its block, on each side the nearest of a kind."""
+    kinds = set[tuple[tuple[float, bytes], bool]]()
+    for row in _names(pair):
+        kind = _kind(pair.home.text, row), row < pair.first
+        if kind not in kinds:
+            yield row
+        kinds.add(kind)
+
+
+def _are_apart(pair: _Pair, row: int, other: int) -> bool:
+    """Return True if lines of the edit's kinds are between two rows of another, common kind."""
+    where = pair.home.text
+    kinds = {_kind(where, one) for one in range(*pair.core) if pair.says(one)}
+    between = range(min(row, other) + 1, max(row, other))
+    is_name = _kind(where, row) == _kind(where, other) not in kinds
+    return is_name and any(_kind(where, one) in kinds for one in between)
 
 
 def _is_head(where: Text, row: int) -> bool:
