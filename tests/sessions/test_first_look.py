@@ -15,6 +15,8 @@ from sessions import options
 # Each session's words, and the two lines that answer them; nothing: the session may begin.
 CASES = (
     ("model", "", "nox -s model: missing: MODEL\n  options: nox -s model -- --help"),
+    ("model", "-x", "there is no option -x\n  options: nox -s model -- --help"),
+    ("model", "--corr=x", "there is no option --corr=x; did you mean --core?"),
     ("model", "m.gguf", ""),
     ("model", "gone.gguf", "gone.gguf is not there\n  give a folder"),
     ("model", "text.gguf", "not a GGUF file: it begins with b'vers'\n  download the file again"),
@@ -123,6 +125,7 @@ CASES = (
     ("reproduce", "--vlen 128 --quantization q4f32_1 --model m.gguf", ""),
     ("package", "verify", "missing: TARBALL_OR_FOLDER"),
     ("package", "verify --offline", "missing: TARBALL_OR_FOLDER"),
+    ("package", "verify --offlin", "there is no option --offlin"),
     ("report", "--offline", ""),
     ("cost", "layer x --offline", "'layer' is not known; did you mean layers?"),
     ("reproduce", "--offline --vlen 100", "'100' is not a supported length; choose from 128"),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ T = TypeVar("T")
 LONGEST = 1e7  # seconds; poll(2), which waits for outputs, has a limit
 LAST_PORT = 65535
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
+_MISSING = "the following arguments are required:"
+_NEGATIVE = re.compile(r"-\.?\d")
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **fields: Any) -> None:
         super().__init__(allow_abbrev=False, **fields)
         self.register("action", None, _stored)
+        self._words: tuple[str, ...] = ()
 
     def read(self, words: Sequence[str] | None, check: Callable[[argparse.Namespace], T]) -> T:
         """Parse words and return ``check``'s result for the options; a first look exits, code 0."""
@@ -210,6 +215,11 @@ class Parser(argparse.ArgumentParser):
         if _look:
             raise SystemExit(0)
         return options
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words, which stay known to :meth:`error`; return options and unknown words."""
+        self._words = tuple(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def refuse_unused(self, options: argparse.Namespace, used: Container[str], beside: str) -> None:
         """Exit with code 2 if an option without effect differs from its default.
@@ -242,8 +252,26 @@ class Parser(argparse.ArgumentParser):
                 options += (o for verb in action.choices.values() for o in verb._options())
         return options
 
+    def _unknown_option(self) -> str | None:
+        """Return the first word that looks like an option, and is none; None without such a word.
+
+        A short option may have its value in the same word.
+        """
+        known = {*self._options(), *(_look.more if _look else ())}
+        for word in itertools.takewhile(lambda word: word != "--", self._words):
+            is_option = word[:1] == "-" and " " not in word and not _NEGATIVE.match(word)
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if is_option and word != "-" and name not in known:
+                return word
+        return None
+
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 after a message on the mistake, without the usage, which is long."""
+        """Exit with code 2 after a message on the mistake, without the usage, which is long.
+
+        An unknown option is named before a missing argument, which it may have to replace.
+        """
+        if message.startswith(_MISSING) and (stranger := self._unknown_option()):
+            message = f"unrecognized arguments: {stranger}"
         if unknown := _UNKNOWN.match(message):
             word, known = unknown[1], [*self._options(), *(_look.more if _look else ())]
             option = word.startswith("-")
@@ -254,7 +282,7 @@ class Parser(argparse.ArgumentParser):
                 message = f"{word} is not an option of this verb"
             elif near:
                 message += f"; did you mean {near}?"
-        message = message.replace("the following arguments are required:", "missing:")
+        message = message.replace(_MISSING, "missing:")
         typed = f"{_look.typed} --" if _look else self.prog
         name = _look.typed if _look else self.prog.removesuffix(" --")
         self.exit(USER_MISTAKE, f"{name}: {message}\n  options: {typed} --help\n")
