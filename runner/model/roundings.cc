@@ -6,8 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "input/errors.h"
-
 // Set in linked-in kernels, which call it after they rounded (kernels/include/mlc_rvv_linear.h);
 // absent without kernels.
 extern "C" __attribute__((weak)) void (*mlc_rvv_on_rounding)(const void*, const float*, int64_t,
@@ -39,9 +37,7 @@ void OnRounding(const void* ready, const float* x, int64_t m, int64_t k, int64_t
 
 }  // namespace
 
-RoundingRecord::RoundingRecord(const std::string& path) : path_(path) {
-  stream_.open(path, std::ios::binary | std::ios::trunc);
-  if (!stream_) throw InputError("--roundings: cannot write " + path);
+RoundingRecord::RoundingRecord(const std::string& path) : file_("--roundings", path) {
   open_record = this;
   if (&mlc_rvv_on_rounding != nullptr) mlc_rvv_on_rounding = OnRounding;
 }
@@ -58,8 +54,8 @@ void RoundingRecord::AddRows(const RoundedRows& rows) {
   const std::lock_guard lock(mutex_);
   Begin(kRows, static_cast<uint32_t>(rows.rows), static_cast<uint32_t>(rows.columns),
         static_cast<uint32_t>(rows.block), rows.order);
-  Write(rows.scales, rows.rows * blocks * sizeof(float));
-  Write(rows.values, rows.rows * rows.columns);
+  file_.Write(rows.scales, rows.rows * blocks * sizeof(float));
+  file_.Write(rows.values, rows.rows * rows.columns);
 }
 
 void RoundingRecord::AddTokens(const CachedTokens& tokens) {
@@ -67,8 +63,8 @@ void RoundingRecord::AddTokens(const CachedTokens& tokens) {
       uint64_t{tokens.layers} * tokens.tokens * tokens.heads * tokens.width * sizeof(float);
   const std::lock_guard lock(mutex_);
   Begin(kTokens, tokens.layers, tokens.tokens, tokens.heads, tokens.width);
-  Write(tokens.keys, bytes);
-  Write(tokens.values, bytes);
+  file_.Write(tokens.keys, bytes);
+  file_.Write(tokens.values, bytes);
 }
 
 void RoundingRecord::EndCall() {
@@ -79,17 +75,8 @@ void RoundingRecord::EndCall() {
 void RoundingRecord::Begin(Kind kind, uint32_t first, uint32_t second, uint32_t third,
                            uint64_t last) {
   const uint32_t sizes[] = {kind, first, second, third};
-  Write(sizes, sizeof(sizes));
-  Write(&last, sizeof(last));
-}
-
-void RoundingRecord::Write(const void* data, uint64_t bytes) {
-  stream_.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-}
-
-void RoundingRecord::Close() {
-  stream_.close();
-  if (!stream_) throw InputError("--roundings: writing " + path_ + " failed; is the disk full?");
+  file_.Write(sizes, sizeof(sizes));
+  file_.Write(&last, sizeof(last));
 }
 
 }  // namespace rvv_runner

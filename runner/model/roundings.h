@@ -5,9 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <mutex>
 #include <string>
+
+#include "input/output_file.h"
 
 namespace rvv_runner {
 
@@ -52,17 +53,15 @@ class RoundingRecord {
   void AddTokens(const CachedTokens& tokens);
   // Ends the entries of a call of the model.
   void EndCall();
-  // Throws InputError if not everything was written.
-  void Close();
+  // Throws RunError if not everything was written.
+  void Close() { file_.Close(); }
 
  private:
   enum Kind : uint32_t { kRows, kTokens, kCall };
 
   void Begin(Kind kind, uint32_t first, uint32_t second, uint32_t third, uint64_t last);
-  void Write(const void* data, uint64_t bytes);
 
-  std::string path_;
-  std::ofstream stream_;
+  OutputFile file_;
   std::mutex mutex_;
 };
 

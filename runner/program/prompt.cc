@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/prompt.h"
 
+#include <bit>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "engine/engine.h"
 #include "input/errors.h"
 #include "input/log.h"
+#include "input/output_file.h"
 #include "input/read_file.h"
 #include "input/utf8.h"
 #include "model/model.h"
@@ -21,6 +23,8 @@
 
 namespace rvv_runner {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "logits are written little-endian");
 
 constexpr size_t kLongestPrompt = size_t{16} << 20;
 constexpr int64_t kMostIds = 16;
@@ -89,7 +93,8 @@ int AnswerPrompt(Arguments arguments) {
   }
   const Limits limits = LimitsOf(library, arguments);
   const Weights weights = ReadWeights(library, arguments, words);
-  LogitsFile logits(arguments.logits);
+  std::optional<OutputFile> logits;
+  if (!arguments.logits.empty()) logits.emplace("--logits", arguments.logits);
   const int64_t batch = 1 + std::ssize(arguments.beside);
   const int64_t longest = arguments.region.depth + limits.max_seq;
   Model model(library, weights.params, Model::RoomFor(batch, longest, limits.chunk),
@@ -120,8 +125,10 @@ int AnswerPrompt(Arguments arguments) {
     ended = end;
     if (!vectors.empty()) vectors[0] = end.embedding;
   };
-  if (!arguments.logits.empty()) {
-    request.on_logits = [&](const std::vector<float>& row) { logits.Add(row); };
+  if (logits) {
+    request.on_logits = [&](const std::vector<float>& row) {
+      logits->Write(row.data(), row.size() * sizeof(float));
+    };
   }
   engine.Submit(std::move(request));
   for (size_t i = 0; i < beside.size(); ++i) {
@@ -141,7 +148,7 @@ int AnswerPrompt(Arguments arguments) {
   if (ended.finish == Finish::kError) failure = ended.error;
   if (!failure.empty()) throw RunError(failure);
   if (aloud) printer.Finish();
-  logits.Close();
+  if (logits) logits->Close();
   if (roundings) roundings->Close();
   if (!aloud) {
     Report(arguments, library.vlen(), tokens, beside, vectors, ended,

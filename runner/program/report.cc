@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/report.h"
 
-#include <bit>
 #include <iomanip>
 #include <sstream>
 
-#include "input/errors.h"
 #include "input/json.h"
 
 namespace rvv_runner {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "logits are written little-endian");
 
 template <typename T>
 std::string Joined(const std::vector<T>& values, const char* between) {
@@ -30,24 +26,6 @@ std::string Listed(const std::vector<std::vector<T>>& lists) {
 }
 
 }  // namespace
-
-LogitsFile::LogitsFile(const std::string& path) : path_(path) {
-  if (path.empty()) return;
-  stream_.open(path, std::ios::binary | std::ios::trunc);
-  if (!stream_) throw InputError("--logits: cannot write " + path);
-}
-
-void LogitsFile::Add(const std::vector<float>& row) {
-  if (path_.empty()) return;
-  stream_.write(reinterpret_cast<const char*>(row.data()),
-                static_cast<std::streamsize>(row.size() * sizeof(float)));
-}
-
-void LogitsFile::Close() {
-  if (path_.empty()) return;
-  stream_.close();
-  if (!stream_) throw InputError("--logits: writing " + path_ + " failed; is the disk full?");
-}
 
 void Report(const Arguments& arguments, int64_t vlen, const std::vector<int32_t>& tokens,
             const std::vector<std::vector<int32_t>>& beside,

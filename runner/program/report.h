@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fstream>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -11,19 +10,6 @@
 #include "program/arguments.h"
 
 namespace rvv_runner {
-
-// Writes rows of logits as little-endian float32. With an empty path, it writes nothing.
-class LogitsFile {
- public:
-  // Throws InputError when the file cannot be written.
-  explicit LogitsFile(const std::string& path);
-  void Add(const std::vector<float>& row);
-  void Close();
-
- private:
-  std::string path_;
-  std::ofstream stream_;
-};
 
 // Prints the result as text or, with --json, as JSON. `beside`: the tokens of the other answers of
 // the batch. `vectors`: those of the texts of an encoder, which gives nothing else. `text`: the

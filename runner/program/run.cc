@@ -9,13 +9,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <sstream>
 #include <utility>
 
 #include "input/errors.h"
+#include "input/output_file.h"
 #include "input/read_file.h"
 #include "model/library.h"
 #include "model/params.h"
@@ -232,11 +232,9 @@ void WriteOutputs(const Named& outputs, const std::string& path) {
                                          {FirstOf<const char>(tensor), bytes}});
   }
   const std::string text = MakeSafetensors(named);
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  if (!stream) throw InputError("--outputs: cannot write " + path);
-  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
-  stream.close();
-  if (!stream) throw RunError("--outputs: writing " + path + " failed");
+  OutputFile file("--outputs", path);
+  file.Write(text.data(), text.size());
+  file.Close();
 }
 
 }  // namespace
