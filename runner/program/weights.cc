@@ -63,6 +63,11 @@ Weights ReadWeights(const Library& library, const Arguments& arguments,
                      " tokens, but the model has " + std::to_string(vocabulary) +
                      ": the tokenizer belongs to another model");
   }
+  for (const int32_t token : arguments.stop) {
+    if (token < vocabulary) continue;
+    throw InputError("--stop: token " + std::to_string(token) + " is outside the vocabulary of " +
+                     std::to_string(vocabulary));
+  }
   return weights;
 }
 

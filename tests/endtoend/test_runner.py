@@ -181,7 +181,8 @@ def test_a_prompt_comes_from_a_file(
     (tmp_path / "prompt").write_bytes(b"two\nlines\x00")
     asked = ["--params", str(params), "--tokenizer", str(path), "--json"]
     ids = tokenizer.chat_ids("two\nlines\x00")
-    told = run(runner, [*asked, "--prompt-file", str(tmp_path / "prompt"), "--stop", "999"])
+    never = ["--stop", "96", "--logit-bias", "96:-100"]
+    told = run(runner, [*asked, "--prompt-file", str(tmp_path / "prompt"), *never])
     assert json.loads(told.stdout)["prompt_ids"] == ids
     # Nobody said how many tokens: as many as fit.
     assert len(json.loads(told.stdout)["tokens"]) == CONFIG.context - len(ids)

@@ -262,6 +262,7 @@ def test_sampling_comes_from_the_model_and_from_options(
         (["--temperature", "-1"], "temperature: -1 is outside 0 to 100"),
         (["--top-p", "nan"], "top_p: nan is outside 0 to 1"),
         (["--logit-bias", "97:1"], "token 97 is outside the vocabulary of 97"),
+        (["--stop", "97"], "--stop: token 97 is outside the vocabulary of 97"),
         (["--logit-bias", "5"], "--logit-bias: '5' must be ID:X"),
         (["--max-seq", "1025"], "more than the model's context of 1024"),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One prompt to the runner, on this machine: the files that it writes."""
+"""One prompt to the runner, on this machine: files that it writes, values that it refuses."""
 
 from __future__ import annotations
 
@@ -53,3 +53,9 @@ def test_a_refused_prompt_leaves_no_file(command: list[str], tmp_path: Path) -> 
         asked = [*command[:-1], "97", option, str(tmp_path / "file")]
         fails(asked, 2, "token 97 is outside the vocabulary of 97")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_stop_token_outside_of_the_vocabulary_is_refused(command: list[str]) -> None:
+    fails(
+        [*command, "--stop", "96,99999"], 2, "--stop: token 99999 is outside the vocabulary of 97"
+    )
