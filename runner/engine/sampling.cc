@@ -16,30 +16,36 @@ constexpr int64_t kMostTopLogprobs = 20;
 constexpr double kMostPenalty = 2.0;
 constexpr double kMostBias = 100.0;
 
+std::string NameOf(std::string field, SamplingNames names) {
+  if (names == SamplingNames::kFields) return field;
+  if (field == "stop") return "--stop-text";  // --stop takes tokens
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
 // Also refuses NaN.
-void CheckRange(const char* name, double value, double low, double high) {
+void CheckRange(const std::string& name, double value, double low, double high) {
   if (value >= low && value <= high) return;
   const auto text = [](double number) {
     std::string digits = std::to_string(number);
     digits.erase(digits.find_last_not_of('0') + 1);
     return digits.ends_with('.') ? digits.substr(0, digits.size() - 1) : digits;
   };
-  throw InputError(std::string(name) + ": " + text(value) + " is outside " + text(low) + " to " +
-                   text(high));
+  throw InputError(name + ": " + text(value) + " is outside " + text(low) + " to " + text(high));
 }
 
-void CheckStops(const std::vector<std::string>& stops) {
+void CheckStops(const std::string& name, const std::vector<std::string>& stops) {
   if (stops.size() > kMostStops) {
-    throw InputError("stop: has " + std::to_string(stops.size()) + " strings; send at most " +
+    throw InputError(name + ": has " + std::to_string(stops.size()) + " strings; send at most " +
                      std::to_string(kMostStops));
   }
   for (const std::string& stop : stops) {
-    if (stop.empty()) throw InputError("stop: a string is empty");
+    if (stop.empty()) throw InputError(name + ": a string is empty");
     if (stop.size() > kMostStopBytes) {
-      throw InputError("stop: has " + std::to_string(stop.size()) +
+      throw InputError(name + ": has " + std::to_string(stop.size()) +
                        " bytes in a string; send at most " + std::to_string(kMostStopBytes));
     }
-    if (FirstBroken(stop)) throw InputError("stop: a string is not UTF-8");
+    if (FirstBroken(stop)) throw InputError(name + ": a string is not UTF-8");
   }
 }
 
@@ -61,28 +67,34 @@ uint64_t AnySeed() {
 
 }  // namespace
 
-void CheckSampling(const Sampling& sampling, int64_t vocabulary) {
-  CheckRange("temperature", sampling.temperature, 0.0, 100.0);
-  CheckRange("top_p", sampling.top_p, 0.0, 1.0);
-  if (sampling.top_p == 0.0) throw InputError("top_p: 0 keeps no token; it must be above 0");
-  CheckRange("min_p", sampling.min_p, 0.0, 1.0);
-  CheckRange("top_k", static_cast<double>(sampling.top_k), 0.0, 1e9);
-  CheckRange("repetition_penalty", sampling.repetition_penalty, 0.0, 100.0);
-  if (sampling.repetition_penalty == 0.0) {
-    throw InputError("repetition_penalty: it must be above 0; 1 changes nothing");
+void CheckSampling(const Sampling& sampling, int64_t vocabulary, SamplingNames names) {
+  const auto check = [names](const char* field, double value, double low, double high) {
+    CheckRange(NameOf(field, names), value, low, high);
+  };
+  check("temperature", sampling.temperature, 0.0, 100.0);
+  check("top_p", sampling.top_p, 0.0, 1.0);
+  if (sampling.top_p == 0.0) {
+    throw InputError(NameOf("top_p", names) + ": 0 keeps no token; it must be above 0");
   }
-  CheckRange("presence_penalty", sampling.presence_penalty, -kMostPenalty, kMostPenalty);
-  CheckRange("frequency_penalty", sampling.frequency_penalty, -kMostPenalty, kMostPenalty);
-  CheckRange("max_tokens", static_cast<double>(sampling.max_tokens), 0.0, 0x1p53);
-  CheckRange("top_logprobs", static_cast<double>(sampling.top_logprobs), -1.0, kMostTopLogprobs);
+  check("min_p", sampling.min_p, 0.0, 1.0);
+  check("top_k", static_cast<double>(sampling.top_k), 0.0, 1e9);
+  check("repetition_penalty", sampling.repetition_penalty, 0.0, 100.0);
+  if (sampling.repetition_penalty == 0.0) {
+    throw InputError(NameOf("repetition_penalty", names) +
+                     ": it must be above 0; 1 changes nothing");
+  }
+  check("presence_penalty", sampling.presence_penalty, -kMostPenalty, kMostPenalty);
+  check("frequency_penalty", sampling.frequency_penalty, -kMostPenalty, kMostPenalty);
+  check("max_tokens", static_cast<double>(sampling.max_tokens), 0.0, 0x1p53);
+  check("top_logprobs", static_cast<double>(sampling.top_logprobs), -1.0, kMostTopLogprobs);
   for (const auto& [token, bias] : sampling.logit_bias) {
-    CheckRange("logit_bias", bias, -kMostBias, kMostBias);
+    check("logit_bias", bias, -kMostBias, kMostBias);
     if (token < 0 || token >= vocabulary) {
-      throw InputError("logit_bias: token " + std::to_string(token) +
+      throw InputError(NameOf("logit_bias", names) + ": token " + std::to_string(token) +
                        " is outside the vocabulary of " + std::to_string(vocabulary));
     }
   }
-  CheckStops(sampling.stop);
+  CheckStops(NameOf("stop", names), sampling.stop);
 }
 
 TokenLogprob LogprobOf(std::span<const float> logits, int32_t token, int64_t top) {

@@ -41,8 +41,12 @@ struct Sampling {
 constexpr size_t kMostStops = 16;
 constexpr size_t kMostStopBytes = 1024;
 
-// Throws InputError that names the field for a value outside of its range.
-void CheckSampling(const Sampling& sampling, int64_t vocabulary);
+// How a message names a value: top_p, as in requests, or --top-p, as on the command line.
+enum class SamplingNames { kFields, kOptions };
+
+// Throws InputError that names the value which is outside of its range.
+void CheckSampling(const Sampling& sampling, int64_t vocabulary,
+                   SamplingNames names = SamplingNames::kFields);
 
 // A token with its log-probability: of the model's own logits, before steps 1 to 5.
 struct TokenLogprob {

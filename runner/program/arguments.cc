@@ -132,7 +132,7 @@ double ParseNumber(const std::string& option, const std::string& text) {
 
 using Setter = std::function<void(const std::string&)>;
 
-// The sampling options. CheckSampling checks their ranges.
+// The sampling options. SamplingOf checks their ranges.
 std::map<std::string, Setter> SamplingOptions(Arguments* a) {
   std::map<std::string, Setter> options;
   const auto change = [a](const auto& set) { a->sampling.push_back(set); };
@@ -344,6 +344,12 @@ void RefuseAnswerOptions(const Arguments& arguments, const std::string& command)
     throw InputError(std::string(option) + " is not an option of " + command + "; runner " +
                      command + " --help lists the options");
   }
+}
+
+Sampling SamplingOf(const Arguments& arguments, Sampling defaults, int64_t vocabulary) {
+  for (const auto& change : arguments.sampling) change(&defaults);
+  CheckSampling(defaults, vocabulary, SamplingNames::kOptions);
+  return defaults;
 }
 
 }  // namespace rvv_runner

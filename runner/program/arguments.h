@@ -57,6 +57,10 @@ Arguments ParseModelArguments(const std::vector<std::string>& words);
 // Throws InputError for options that `command`, serve or bench, does not use.
 void RefuseAnswerOptions(const Arguments& arguments, const std::string& command);
 
+// Returns `defaults` with the changes of the sampling options. Throws InputError that names the
+// option whose value is outside of its range; the defaults must be in theirs.
+Sampling SamplingOf(const Arguments& arguments, Sampling defaults, int64_t vocabulary);
+
 // Parses a whole number. Throws InputError that names the option.
 int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low, int64_t high);
 // The same of whole numbers with commas between them.

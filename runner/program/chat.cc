@@ -303,10 +303,9 @@ int Chat(const Arguments& arguments) {
   EncodeChat(tokenizer, probe, "--system");  // refuse a bad --system before the slow start
   SetThreads(arguments.threads);
   const Limits limits = MostOf(library, arguments);
-  Sampling sampling = DefaultSampling(arguments.params);
-  for (const auto& change : arguments.sampling) change(&sampling);
+  const Sampling defaults = DefaultSampling(arguments.params);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
-  CheckSampling(sampling, weights.vocabulary);
+  const Sampling sampling = SamplingOf(arguments, defaults, weights.vocabulary);
   Model model(library, weights.params, {1, limits.max_seq, limits.chunk}, arguments.region);
   Engine engine(&model, &tokenizer, weights.vocabulary, {1, limits.max_seq, limits.chunk, 1});
   const std::string history = arguments.history.empty() ? HistoryFile() : arguments.history;

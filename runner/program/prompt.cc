@@ -111,7 +111,7 @@ int AnswerPrompt(Arguments arguments) {
   std::string text, failure;
   Ended ended;
   Request request{arguments.tokens, {}, arguments.stop, {}, {}, {}};
-  for (const auto& change : arguments.sampling) change(&request.sampling);
+  request.sampling = SamplingOf(arguments, {}, weights.vocabulary);
   request.sampling.max_tokens = arguments.max_new;
   request.embeds = library.encodes();
   request.pictures = std::move(pictures);

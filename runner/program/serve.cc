@@ -380,9 +380,8 @@ int Serve(const std::vector<std::string>& words) {
                                .adaptive = arguments.prefill_chunk == 0,
                                .lookup = own.no_lookup ? Lookup::kOff : Lookup::kWhereItGains};
   Sampling defaults = DefaultSampling(arguments.params);
-  for (const auto& change : arguments.sampling) change(&defaults);
   const Weights weights = ReadWeights(library, arguments, &tokenizer);
-  CheckSampling(defaults, weights.vocabulary);
+  defaults = SamplingOf(arguments, defaults, weights.vocabulary);
   const auto picture = PreparationOf(library);
   const int64_t memory =
       std::max<int64_t>(1, CacheMemory(arguments) - PictureBytes(picture, limits));

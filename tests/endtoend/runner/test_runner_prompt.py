@@ -59,3 +59,20 @@ def test_a_stop_token_outside_of_the_vocabulary_is_refused(command: list[str]) -
     fails(
         [*command, "--stop", "96,99999"], 2, "--stop: token 99999 is outside the vocabulary of 97"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--top-p", "0"], "--top-p: 0 keeps no token"),
+        (["--min-p", "2"], "--min-p: 2 is outside 0 to 1"),
+        (["--repetition-penalty", "0"], "--repetition-penalty: it must be above 0"),
+        (["--presence-penalty", "3"], "--presence-penalty: 3 is outside -2 to 2"),
+        (["--logit-bias", "1:101"], "--logit-bias: 101 is outside -100 to 100"),
+        (["--logit-bias", "97:1"], "--logit-bias: token 97 is outside the vocabulary of 97"),
+    ],
+)
+def test_a_refused_value_is_named_by_its_option(
+    command: list[str], options: list[str], message: str
+) -> None:
+    fails([*command, *options], 2, f"runner: {message}")
