@@ -178,23 +178,25 @@ config = Ministral3Config(
 print(json.dumps(Ministral3Attention(config).softmax_scale))
 """
 
-WINDOW = """
+GEMMA3 = """
 import json
 from mlc_llm.compiler_pass.dispatch_kv_cache_creation import extract_creation_args
 from mlc_llm.model.gemma3.gemma3_model import Gemma3Config, Gemma3ForCausalLM
 config = Gemma3Config.from_dict(dict(
     hidden_size=64, intermediate_size=64, num_hidden_layers=6, num_attention_heads=2,
     num_key_value_heads=1, head_dim=32, vocab_size=32, sliding_window=48,
+    rope_scaling={"rope_type": "linear", "factor": 8.0},
 ))
 model = Gemma3ForCausalLM(config)
 module, _ = model.export_tvm(spec=model.get_default_spec())
 created = extract_creation_args(module["create_paged_kv_cache"])
-print(json.dumps([created["layer_sliding_window_size"], config.prefill_chunk_size]))
+sizes = [created["layer_sliding_window_size"], config.prefill_chunk_size]
+print(json.dumps([sizes, created["rope_scale"]]))
 """
 
 # Gemma 3 of the last script in halves, with the cache as it is and in int8.
 INT8_CACHE = (
-    WINDOW.rpartition("created =")[0]
+    GEMMA3.rpartition("created =")[0]
     + """
 import os, tempfile
 from pathlib import Path
@@ -437,7 +439,13 @@ def test_ministral3_scales_attention_by_its_heads() -> None:
 
 
 def test_gemma3_keeps_its_window() -> None:
-    assert result_of(WINDOW) == [48, 48]
+    sizes, _ = result_of(GEMMA3)  # type: ignore[misc]
+    assert sizes == [48, 48]
+
+
+def test_gemma3_scales_positions_linearly() -> None:
+    _, scale = result_of(GEMMA3)  # type: ignore[misc]
+    assert scale == 0.125
 
 
 def test_the_cache_is_in_int8_where_that_is_asked_for() -> None:

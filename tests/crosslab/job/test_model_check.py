@@ -55,11 +55,6 @@ def drop_weights(folder: Path, part: str) -> None:
 
 
 Spoil = Callable[[Path], object]
-# As the part for text of Gemma 3 4B's config says it.
-GEMMA3_4B = {
-    "model_type": "gemma3_text",
-    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-}
 HYBRID = {"model_type": "qwen3_5", "vision_config": {}}
 REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: (f / "config.json").unlink(), "has no config.json", "give a Hugging Face folder"),
@@ -80,7 +75,6 @@ REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: change(f, vocab_size=10), "the tokenizer has token", ""),
     (lambda f: change(f, model_type="qwen3"), "without MLC-LLM", "--mirror mlc-llm="),
     (lambda f: change(f, rope_scaling={"rope_type": "yarn"}), "rope_scaling", "--mirror"),
-    (lambda f: change(f, **GEMMA3_4B), "'factor': 8.0.* would be wrong", "like Gemma 3 1B"),
 ]
 
 
@@ -285,6 +279,19 @@ def test_families_that_are_not_right_are_refused_by_name(
             ("--context", "65"),
             "reads 64 tokens at most",
         ),
+        (
+            {"model_type": "gemma3_text", "rope_scaling": {"rope_type": "yarn", "factor": 8.0}},
+            (),
+            "'yarn'.*not checked",
+        ),
+        (
+            {
+                "model_type": "gemma3_text",
+                "rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 8.0}},
+            },
+            (),
+            "'yarn'.*not checked",
+        ),
         ({"model_type": "gemma3_text", "rope_local_base_freq": 5e4}, (), "rope_local_base_freq"),
         ({"model_type": "gemma3_text", "layer_types": ["full_attention"]}, (), "number 6 divides"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, (), "bidirectional"),
@@ -309,13 +316,32 @@ def test_what_no_reference_would_notice_is_refused(
         check_model(asked, plain)
 
 
+# Gemma 3 4B's part for text says how its two kinds of layers scale in either form.
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+LAYERS = {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "scaling"),
+    [
+        ("deepseek_v2", {"rope_scaling": {"type": "yarn", "factor": 40.0}}),
+        ("deepseek_v2", {"rope_scaling": None}),
+        ("deepseek_v2", {"rope_scaling": {"rope_type": "default"}}),
+        ("gemma3_text", {"rope_scaling": LINEAR}),
+        ("gemma3_text", {"rope_parameters": LAYERS}),
+        ("gemma3_text", {}),
+    ],
+)
 def test_scaling_that_the_zoo_has_is_made(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    scaling: dict[str, Any],
 ) -> None:
     monkeypatch.setattr(model_check, "wanted_weights", lambda *_: set())
-    for scaling in ({"type": "yarn", "factor": 40.0}, None, {"rope_type": "default"}):
-        change(plain, model_type="deepseek_v2", rope_scaling=scaling)
-        check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+    change(plain, model_type=kind, **scaling)
+    check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
 
 
 def test_the_text_of_a_hybrid_is_made(

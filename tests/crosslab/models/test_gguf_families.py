@@ -215,7 +215,7 @@ WRONG = {
         ("general.type", "mmproj", "the language model is in another file"),
         ("general.architecture", "clip", "the language model is in another file"),
         ("general.architecture", "mamba", "reads no GGUF files of this architecture"),
-        ("qwen3.rope.scale_linear", 4.0, "no definition scales positions linearly"),
+        ("qwen3.rope.scale_linear", 4.0, "this older field of linear scaling is not read"),
         ("qwen3.rope.scaling.attn_factor", 1.19, "(longrope) is read"),
         ("qwen3.pooling_type", 3, "a vector is the mean of the tokens or the first token"),
         ("qwen3.attention.window", 8, "it is not known what the field changes"),
@@ -314,6 +314,11 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
             )
         ),
         {"sliding_window": 4096},
+    ),
+    "gemma-3-1b": (
+        "gemma3",
+        dict.fromkeys(f"gemma3.rope.scaling.{name}" for name in ("type", "factor")),
+        {"rope_scaling": None},
     ),
     "experts-by-the-width": (
         "qwen2_moe",

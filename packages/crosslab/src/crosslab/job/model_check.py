@@ -126,8 +126,7 @@ def _check_float(job: Job, kind: str, folder: Path) -> None:
 
 def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
     """Reject an unchecked rope_scaling, a too long --context, missing weights, and a full disk."""
-    # Gemma 3's layers have each their own, which is checked with its kind.
-    scaling = None if kind.startswith("gemma3") else table.get("rope_scaling")
+    scaling = table.get("rope_scaling")
     seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if f.kind == kind}
     if _scaling_kind(scaling) not in {*seen, "default"}:
         known = ", ".join(sorted(seen - {"default"}))
@@ -177,12 +176,6 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
             f"{folder}: its weights are already quantized ({method})",
             remedy="give the unquantized model, and choose the format with --quantization",
         )
-    if kind.startswith("gemma3") and (scaling := _full_attention_scaling(table)):
-        raise UserError(
-            f"{folder}: rope_scaling = {scaling!r}: the compiler does not scale positions in Gemma "
-            "3's layers with full attention, and the answers would be wrong",
-            remedy="give a Gemma 3 without rope_scaling, like Gemma 3 1B",
-        )
     base = table.get("rope_local_base_freq", SLIDING_BASE)
     if kind.startswith("gemma3") and base != SLIDING_BASE:
         raise UserError(
@@ -216,18 +209,6 @@ def _check_layers(folder: Path, table: Mapping[str, Any], interval: int, other: 
             f"{folder}: layer_types: the compiler supports full attention in layers whose "
             f"number {interval} divides, and nowhere else"
         )
-
-
-def _full_attention_scaling(table: Mapping[str, Any]) -> object:
-    """Return the RoPE scaling of Gemma 3's full-attention layers; None without scaling."""
-    scaling = table.get("rope_scaling") or table.get("rope_parameters")
-    if isinstance(scaling, dict):
-        # Newer configs have one for each kind of layer.
-        scaling = scaling.get("full_attention", scaling)
-    kind = "default" if isinstance(scaling, dict) and "factor" not in scaling else "?"
-    if isinstance(scaling, dict) and scaling.get("rope_type", kind) == "default":
-        return None
-    return scaling
 
 
 def _check_own(folder: Path, job: Job) -> None:

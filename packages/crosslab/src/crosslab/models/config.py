@@ -213,9 +213,10 @@ def _with_rope(table: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     # Gemma 3 has a table for each kind of layers.
     full, local = (rope.get(f"{kind}_attention") for kind in ("full", "sliding"))
-    if isinstance(full, dict) and isinstance(local, dict):
+    if isinstance(full, dict):
         rope = full
-        fields = {"rope_local_base_freq": local.get("rope_theta")} if "rope_theta" in local else {}
+    if isinstance(local, dict) and "rope_theta" in local:
+        fields["rope_local_base_freq"] = local["rope_theta"]
     fields |= {name: rope[name] for name in _ROPE_FIELDS if rope.get(name) is not None}
     scaling = {name: value for name, value in rope.items() if name not in _ROPE_FIELDS}
     if kind := scaling.get("rope_type") or scaling.get("type"):
