@@ -330,6 +330,7 @@ LAYERS = {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default"
         ("gemma3_text", {"rope_scaling": LINEAR}),
         ("gemma3_text", {"rope_parameters": LAYERS}),
         ("gemma3_text", {}),
+        ("llama", {"rope_scaling": LINEAR}),
     ],
 )
 def test_scaling_that_the_zoo_has_is_made(

@@ -258,6 +258,17 @@ def test_a_file_is_refused_by_the_field(folders: Path, field: str, tmp_path: Pat
         import_into(tmp_path / "wrong.gguf", tmp_path)
 
 
+@pytest.mark.parametrize("family", ["llama", "mixtral", "internlm"])
+def test_two_scalings_and_linear_ones_of_relatives_are_refused(
+    folders: Path, family: str, tmp_path: Path
+) -> None:
+    """The file of Llama 3 has factors of its own."""
+    scaled = {"llama.rope.scaling.factor": 4.0}
+    rewrite(folders / family / "model.gguf", tmp_path / "wrong.gguf", scaled)
+    with pytest.raises(UserError, match=r"llama\.rope\.scaling\.factor = 4\.0 is not supported"):
+        import_into(tmp_path / "wrong.gguf", tmp_path)
+
+
 def test_a_field_of_a_table_that_is_missing_is_named(folders: Path, tmp_path: Path) -> None:
     gone = {"mistral3.rope.scaling.factor": None}
     rewrite(folders / "ministral3" / "model.gguf", tmp_path / "wrong.gguf", gone)
@@ -287,6 +298,14 @@ def test_a_field_with_a_default_may_be_missing(folders: Path, tmp_path: Path) ->
     assert (table["rope_theta"], table["num_key_value_heads"]) == (10000.0, 4)
 
 
+# Llama 3's rule with all waves longer than the original length.
+DIVIDED = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1,
+}
 # Fields that older files lack, or that change nothing, and what becomes of the config.
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "scaled-by-one": (
@@ -303,6 +322,16 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
         "qwen3",
         {"qwen3.rope.scaling.type": "none", "qwen3.rope.scaling.factor": 4.0},
         {},
+    ),
+    "linear": (
+        "mistral",
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+        {"rope_scaling": DIVIDED},
+    ),
+    "linear-by-default": (
+        "mistral",
+        {"llama.rope.scaling.factor": 4.0},
+        {"rope_scaling": DIVIDED},
     ),
     "gemma-2-of-june-2024": (
         "gemma2",

@@ -102,6 +102,23 @@ def test_rotary_embeddings_are_found_under_their_newer_name(plain: Path, tmp_pat
             read_family(path)
 
 
+@pytest.mark.parametrize("name", ["type", "rope_type"])
+def test_linear_scaling_divides_all_frequencies(plain: Path, tmp_path: Path, name: str) -> None:
+    path = plain / "config.json"
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "rope_scaling": {name: "linear", "factor": 4.0}}))
+    rope = read_family(import_folder(plain, "mine", tmp_path / "cache").folder / "config.json").rope
+    assert rope is not None
+    frequency = 10000.0 ** (-np.arange(32) / 32)
+    np.testing.assert_array_equal(scaled_frequencies(frequency, rope), frequency / 4)
+    # No other definition of MLC-LLM has the rule that this is expressed by.
+    for wrong in ({"factor": 0.0}, {"factor": "4"}, {"factor": 4.0, "model_type": "qwen3"}):
+        scaling = {name: "linear", "factor": wrong["factor"]}
+        path.write_text(json.dumps({**table, **wrong, "rope_scaling": scaling}))
+        with pytest.raises(UserError, match="rope_scaling = "):
+            read_family(path)
+
+
 def test_names_are_those_of_folders(tmp_path: Path) -> None:
     assert name_of("/models/Llama 3.2 (1B)/") == "llama-3.2-1b"
     assert name_of("hf:Qwen/Qwen3-0.6B@main") == "qwen3-0.6b"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from crosslab.errors import UserError
 from crosslab.json_table import PUBLISHED, read_json_table
@@ -223,7 +223,16 @@ def _with_rope(table: Mapping[str, Any]) -> dict[str, Any]:
         scaling["rope_type"] = kind
     # Only older tables scale without a type, which is refused later.
     typed = kind if table.get("rope_scaling") else kind or "default"
+    factor = scaling.get("factor")
+    # Llama 3's rule divides all waves longer than the original length, here one position; the
+    # shortest has 2 pi.
+    if kind == "linear" and table.get("model_type", "llama") == "llama" and _is_positive(factor):
+        scaling = llama3_scaling((factor, 1.0, 4.0, 1))
     return {**table, **fields, "rope_scaling": None if typed == "default" else scaling}
+
+
+def _is_positive(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and value > 0
 
 
 def refuse_unread(path: Path, table: Mapping[str, Any]) -> None:
