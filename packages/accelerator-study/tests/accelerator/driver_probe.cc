@@ -137,5 +137,8 @@ int main(int argc, char** argv) {
   } catch (const rvv_runner::InputError& error) {
     std::cerr << "driver_probe: " << error.what() << "\n";
     return 2;
+  } catch (const rvv_runner::RunError& error) {
+    std::cerr << "driver_probe: " << error.what() << "\n";
+    return 1;
   }
 }

@@ -81,8 +81,9 @@ def compiled(out: Path, *sources: Path) -> None:
 def probe(device: Device | MatrixUnit) -> Path:
     tools = shared_builds.sanitizing()
     runtime, own = (NATIVE / name for name in folders_of(device))
-    record = [RUNNER / "model" / f"roundings.{ending}" for ending in ("h", "cc")]
-    about = (tools.digest, *FLAGS, MAIN, *record, runtime)
+    names = "model/roundings", "input/output_file"
+    headers, record = ([RUNNER / f"{name}.{ending}" for name in names] for ending in ("h", "cc"))
+    about = (tools.digest, *FLAGS, MAIN, *headers, *record, runtime)
     text = source(
         device, [programs_of(*size, device) for size in (*SIZES, *attention_sizes(WIDTH))]
     )
@@ -95,7 +96,7 @@ def probe(device: Device | MatrixUnit) -> Path:
     # The functions of a runner need TVM.
     plain = [path for path in sorted(runtime.glob("*.cc")) if path.name != "functions.cc"]
     parts = [
-        built(digest(*about), *plain, record[1], MAIN),
+        built(digest(*about), *plain, *record, MAIN),
         built(digest(*about, own), *sorted(own.glob("*.cc"))),
     ]
 
@@ -207,7 +208,7 @@ def test_a_record_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert f"--roundings: cannot write {tmp_path}" in done.stderr.decode()
     if Path("/dev/full").exists():
         done = run(DEVICES[0], [case(np.random.default_rng(3), SMALL, 5)], record=Path("/dev/full"))
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert "is the disk full?" in done.stderr.decode()
 
 
