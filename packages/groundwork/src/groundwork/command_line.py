@@ -253,7 +253,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def _unknown_option(self) -> str | None:
-        """Return the first word that looks like an option, and is none; None without such a word.
+        """Return the first option that the parser does not know; None if it knows all.
 
         A short option may have its value in the same word.
         """

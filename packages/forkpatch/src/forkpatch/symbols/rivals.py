@@ -345,10 +345,7 @@ class Search:
         It is the nearest line of its kind; git's place has another one of that kind, and a line
         beside the name is new. The head of a symbol that git's place is in, too, is no such name.
         """
-        by_kind = dict[tuple[tuple[float, bytes], bool], list[int]]()
-        for row in _names(pair):
-            by_kind.setdefault((_kind(pair.home.text, row), row < pair.first), []).append(row)
-        for (kind, _), rows in by_kind.items():
+        for (kind, _), rows in _names_by_kind(pair).items():
             found = {row: self._elsewhere_named(pair, row, kind) for row in rows}
             # The files are parsed only now: most edits need no parser.
             heads = pair.symbol_heads if any(found.values()) else ()
@@ -379,7 +376,8 @@ class Search:
         """
         old, new, image = self._versions.old, self._versions.new, self._versions.image
         lost = [row for _, rows in pair.losses() for row in rows]
-        for row in (*lost, *_nearest_names(pair)):
+        nearest = [rows[0] for rows in _names_by_kind(pair).values()]
+        for row in (*lost, *nearest):
             side = int(row >= pair.last)
             there = row + pair.there.rows[side] - pair.home.rows[side]
             if (old.depth(row) or 0) > pair.depth or not 0 <= there < len(new.lines):
@@ -493,14 +491,12 @@ def _names(pair: _Pair) -> list[int]:
     return sorted(rows - {*range(first, last)}, key=lambda row: abs(row - first))
 
 
-def _nearest_names(pair: _Pair) -> Iterator[int]:
-    """Yield the rows near an edit that may name its block, on each side the nearest of a kind."""
-    kinds = set[tuple[tuple[float, bytes], bool]]()
+def _names_by_kind(pair: _Pair) -> dict[tuple[tuple[float, bytes], bool], list[int]]:
+    """Return the rows near an edit that may name its block, by kind and side, nearest first."""
+    rows = dict[tuple[tuple[float, bytes], bool], list[int]]()
     for row in _names(pair):
-        kind = _kind(pair.home.text, row), row < pair.first
-        if kind not in kinds:
-            yield row
-        kinds.add(kind)
+        rows.setdefault((_kind(pair.home.text, row), row < pair.first), []).append(row)
+    return rows
 
 
 def _are_apart(pair: _Pair, row: int, other: int) -> bool:
