@@ -30,7 +30,7 @@ target_link_options(native_tests PRIVATE ${instrumented} -pthread)
 add_test_program(tokenizer_probe EXCLUDE_FROM_ALL ${native}/native_tests.cc ${native}/tokenizer_probe.cc)
 target_compile_options(tokenizer_probe PRIVATE "-DPROGRAMS(X)=X(tokenizer_probe)")
 target_link_options(tokenizer_probe PRIVATE ${instrumented} -pthread)
-foreach(name memory-of-groups utf8 md5 json unicode schema answers earlier-calls huge-pages memory-nodes word-wrap history-search first-starts defaults)
+foreach(name memory-of-groups utf8 md5 json unicode schema answers earlier-calls huge-pages memory-nodes word-wrap history-search first-starts defaults waits-of-workers)
   add_test(NAME ${name} COMMAND native_tests unit ${name})
 endforeach()
 

@@ -146,6 +146,8 @@ void StayOn(const std::vector<Cpu>& cpus, const char* gate) {
   }
 }
 
+int64_t AllowedCpus() { return static_cast<int64_t>(Allowed().size()); }
+
 int64_t PhysicalCores() {
   std::set<unsigned> cores;
   for (const unsigned id : Allowed()) cores.insert(CoreOf(id));

@@ -45,6 +45,9 @@ std::vector<Cpu> CpusThatRun(const std::vector<Cpu>& cpus, const VectorUnit& nee
 // executed a vector instruction if they are gated. Throws RunError if the kernel refuses.
 void StayOn(const std::vector<Cpu>& cpus, const char* gate = kGate);
 
+// The number of CPUs that the calling thread may run on; hardware threads count.
+int64_t AllowedCpus();
+
 // The number of physical cores of the CPUs that the calling thread may run on.
 int64_t PhysicalCores();
 

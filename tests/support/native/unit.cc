@@ -31,10 +31,12 @@
 #include "input/json.h"
 #include "input/md5.h"
 #include "input/utf8.h"
+#include "model/cpus.h"
 #include "model/huge_pages.h"
 #include "model/mapped_file.h"
 #include "program/edited_line.h"
 #include "program/keys.h"
+#include "program/threads.h"
 #include "program/word_wrap.h"
 #include "text/normalize.h"
 #include "text/unicode.h"
@@ -378,6 +380,21 @@ void RequestsBesideDefaults() {
   Check(own.logit_bias == std::map<int32_t, double>{{3, 1.0}}, "a request's logit_bias alone");
 }
 
+void WaitsOfWorkers() {
+  const char* rounds = "TVM_THREAD_POOL_SPIN_COUNT";
+  unsetenv(rounds);
+  SetThreads(1);
+  const std::string busy = getenv(rounds);
+  SetThreads(AllowedCpus() + 1);
+  Check(busy != "0" && getenv(rounds) == std::string("0"),
+        "more threads than CPUs do not wait busily");
+  SetThreads(AllowedCpus());
+  Check(getenv(rounds) == busy, "as many threads as CPUs wait busily");
+  setenv(rounds, "7", 1);
+  SetThreads(AllowedCpus() + 1);
+  Check(getenv(rounds) == std::string("7"), "the user's choice is kept");
+}
+
 const std::map<std::string, void (*)()> kChecks = {
     {"memory-of-groups", MemoryOfGroups},
     {"utf8", Utf8},
@@ -393,6 +410,7 @@ const std::map<std::string, void (*)()> kChecks = {
     {"history-search", HistorySearch},
     {"first-starts", FirstStarts},
     {"defaults", RequestsBesideDefaults},
+    {"waits-of-workers", WaitsOfWorkers},
 };
 
 }  // namespace
