@@ -152,7 +152,8 @@ def install_for_tests(session: nox.Session, trees: Trees, options: Sequence[str]
     """
     groups = ("nox", "test", "browser", "clients", "scalesim")
     install(session, *groups, *PACKAGES, release=trees.release)
-    run_module(session, "crosslab", "prepare", "--tests", *options)
+    root = str(trees.root)  # collecting a test may import the release's tree
+    run_module(session, "crosslab", "prepare", "--tests", *options, FORKPATCH_TREES=root)
     install_torch_packages(session, required=False)
 
 

@@ -14,7 +14,8 @@ from crosslab.host import toolchain as tools
 from groundwork import apt
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-NO_TESTS = 5  # exit code of pytest
+# Exit codes of pytest.
+USAGE_ERROR, NO_TESTS = 4, 5
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,11 @@ def prepare(options: Sequence[str] = ()) -> None:
 
 
 def _selected(missing: Sequence[OptionalTool], options: Sequence[str]) -> list[OptionalTool]:
-    """Return the tools with a test that pytest's options select; all if pytest fails."""
+    """Return the tools with a test that pytest's options select.
+
+    There are none for options that pytest rejects. If it cannot collect the tests, all are
+    returned, and a message says so.
+    """
     # A package has a root of its own, if its tests alone are selected.
     fixed = ("--collect-only", "-qq", "-n0", "--rootdir=.")
     collect = [sys.executable, "-m", "pytest", *options, *fixed]
@@ -117,8 +122,13 @@ def _selected(missing: Sequence[OptionalTool], options: Sequence[str]) -> list[O
         # Instead of all tests, whose collection takes long.
         collect += [path for tool in missing for path in tool.tests]
     done = subprocess.run(collect, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode == USAGE_ERROR:
+        return []  # pytest reports the mistake when it runs
     if done.returncode not in (0, NO_TESTS):
-        return list(missing)  # pytest reports the mistake when it runs
+        print("pytest cannot collect these tests, so the tools of all count:", file=sys.stderr)
+        errors = [line for line in done.stdout.splitlines() if line.startswith(("E  ", "ERROR "))]
+        print(*(f"  {line}" for line in errors or [done.stderr.strip()]), sep="\n", file=sys.stderr)
+        return list(missing)
     return [
         tool
         for tool in missing
