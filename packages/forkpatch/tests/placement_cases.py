@@ -830,10 +830,19 @@ def renamed_and_moved(plan: _Plan) -> _Draft:
     )
 
 
-def renamed_beside_a_namesake(plan: _Plan) -> _Draft:
-    """Upstream renames the record; before it, another one takes its name."""
-    other = replace(_rewritten(plan), fields=_rewritten(plan).fields[1:], name_at=0)
+def _beside_a_namesake(plan: _Plan, name_at: int) -> _Draft:
+    other = replace(_rewritten(plan), fields=_rewritten(plan).fields[1:], name_at=name_at)
     return plan.draft({plan.path: plan.around(other, plan.entry.named("newname"))})
+
+
+def renamed_beside_a_namesake(plan: _Plan) -> _Draft:
+    """Upstream renames the record; before it, another one takes its name, as its first line."""
+    return _beside_a_namesake(plan, 0)
+
+
+def renamed_beside_a_late_namesake(plan: _Plan) -> _Draft:
+    """Upstream renames the record; before it, another one takes its name, as its second line."""
+    return _beside_a_namesake(plan, 1)
 
 
 UPSTREAM = (
@@ -849,7 +858,7 @@ UPSTREAM = (
     *(vendored, both_add_a_number, both_add_a_record_to_a_folder, both_add_a_like_file),
     *(both_remove_one_of_two, both_remove_one_of_two_fields, link_to_a_renamed_file),
     *(link_of_upstream_to_a_removed_file, longer_beside_a_twin, renamed_and_moved),
-    renamed_beside_a_namesake,
+    *(renamed_beside_a_namesake, renamed_beside_a_late_namesake),
 )
 
 
@@ -874,9 +883,10 @@ _EDITS = (_set, _drop, _add)
 def cases(number: int, seed: int, only: str = "") -> Iterator[PlacementCase]:
     """Yield cases; every kind of upstream change and format comes in turn.
 
-    ``only`` names a kind of upstream change or of format.
+    ``only`` names a kind of upstream change or of format, or both, as in a case's name.
     """
-    pairs = [(f, u) for f in FORMATS for u in UPSTREAM if only in ("", f.kind, u.__name__)]
+    every = ((f, u, u.__name__) for f in FORMATS for u in UPSTREAM)
+    pairs = [(f, u) for f, u, k in every if only in ("", f.kind, k, f"{f.kind}: {k}")]
     chance = random.Random(seed)
     chance.shuffle(pairs)
     found = 0
@@ -1004,7 +1014,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="cases (300)")
     parser.add_argument("--seed", type=int, default=1, help="of the choices (1)")
-    parser.add_argument("--only", default="", help="a kind of upstream change or format (all)")
+    parser.add_argument(
+        "--only", default="", help="a kind of upstream change, a FORMAT, or FORMAT: KIND (all)"
+    )
     parser.add_argument("--list", action="store_true", help="name wrong cases and false stops")
     options = parser.parse_args(arguments)
     start, drawn = time.perf_counter(), cases(options.count, options.seed, options.only)

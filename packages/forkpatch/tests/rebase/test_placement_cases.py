@@ -33,6 +33,12 @@ def test_block_that_takes_the_name_of_another_one_stops(
     assert [case.name for case, outcome in rows if outcome is Outcome.WRONG] == []
 
 
+@pytest.mark.parametrize("kind", ["namesake", "late_namesake"])
+def test_sign_of_a_list_item_is_not_part_of_a_name(kind: str) -> None:
+    rows = judged([*cases(40, 5, f"YAML items: renamed_beside_a_{kind}")])
+    assert {outcome for _, outcome in rows} == {Outcome.STOPPED}
+
+
 def test_table_counts_each_case_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--count", "4", "--seed", "1", "--list"]) == 0
     (total,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| all |")]

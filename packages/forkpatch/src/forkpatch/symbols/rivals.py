@@ -359,9 +359,9 @@ class Search:
         old, new, line = self._versions.old, self._versions.new, pair.lines[row]
         if self._versions.is_kept(min(row, pair.first), max(row + 1, pair.last)):
             return ""  # git's place has the same name
-        if not pair.says(row) or not len(old.rows(line)) == len(new.rows(line)) == 1:
+        if not pair.says(row) or not len(old.named(line)) == len(new.named(line)) == 1:
             return ""
-        (at,), (top, bottom) = new.rows(line), pair.there.rows
+        (at,), (top, bottom) = new.named(line), pair.there.rows
         side = range(top - 1, -1, -1) if row < pair.first else range(bottom, len(new.lines))
         rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
         came = [one for one in _beside(new, at) if self._versions.to_old[one] < 0]

@@ -32,6 +32,7 @@ _QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(
 _PAIR = re.compile(rb"([\w./\"' ()-]+[:=](?![:=])\s*)[^(){}\[\]=]+$")
 _END_TAG = re.compile(rb"</[\w:-]+>$")
 _LAST_WORD = re.compile(rb"[\w./-]+[^\w#]*$")
+_ITEM = b"- "  # the sign of an item of a list
 _REACH = 400  # most lines that are read to find the border of a block
 _LEVELS = 12  # most nested blocks
 _HEAD = 10  # most lines of a head
@@ -165,6 +166,11 @@ class Text:
         """Return the rows of a line that :func:`plain` returned."""
         return self.standing((line,))
 
+    def named(self, line: bytes) -> list[int]:
+        """Return the rows of a line; the sign of a list's item before it does not count."""
+        key = line.removeprefix(_ITEM)
+        return sorted((*self.rows(key), *self.rows(_ITEM + key)))
+
     def standing(self, run: Sequence[bytes]) -> list[int]:
         """Return the rows at which a run of lines, as :func:`plain` returns them, begins."""
         key = tuple(run)
@@ -196,7 +202,7 @@ class Text:
     def levels(self, first: int, last: int, depth: float) -> Iterator[Span]:
         """Yield the blocks around rows of indent ``depth``, inside out; last the whole file."""
         top, bottom, most = first, last, _LEVELS
-        if self.lines[first:last] and self.lines[first].startswith(b"- "):  # an item of a list
+        if self.lines[first:last] and self.lines[first].startswith(_ITEM):  # an item of a list
             yield first, self._widened(last, last, depth + 1)[1]
             most -= 1
         for _ in range(most):
