@@ -222,6 +222,16 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(two: ForkLab) -> Non
     assert content(two.patches) == before
 
 
+def test_merged_commit_without_a_parent_is_refused_as_such(two: ForkLab) -> None:
+    git(two.tree, "checkout", "-q", "--orphan", "side")
+    git(two.tree, "commit", "-qm", "Side", GIT_COMMITTER_DATE="2001-01-01T00:00:00Z")
+    first = git(two.tree, "rev-parse", "--short=12", "HEAD")
+    git(two.tree, "checkout", "-q", "forkpatch")
+    git(two.tree, "merge", "-q", "--allow-unrelated-histories", "-m", "Merge", "side")
+    done = two.run("export")
+    assert done.code == 2 and f"commit {first} has no parent" in done.err
+
+
 def test_commit_that_changes_an_overlay_is_refused(lab: ForkLab) -> None:
     lab.overlays.mkdir(parents=True)
     (lab.overlays / "mine.py").write_text("A = 1\n")

@@ -97,8 +97,8 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
     """Return the patch files of a chain of commits.
 
     Raises:
-        UserError: a commit is a merge, is empty, or has a message that a patch file cannot hold;
-            or two commits carry the same file name.
+        UserError: a commit is a merge, has no parent, is empty, or has a message that a patch file
+            cannot hold; or two commits carry the same file name.
     """
     if not commits:
         return ()
@@ -107,7 +107,7 @@ def export_commits(objects: Path, commits: Sequence[str]) -> tuple[Exported, ...
         for label, (_, parents) in chain.items():
             if parents != 1:
                 raise UserError(
-                    f"commit {label} is a merge",
+                    f"commit {label} {'is a merge' if parents else 'has no parent'}",
                     remedy="make the history a straight line: git rebase",
                 )
         base = Commit(b"Base\n", tree=git.text("rev-parse", f"{commits[0]}^^{{tree}}"))
