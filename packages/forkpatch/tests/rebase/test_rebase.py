@@ -319,6 +319,32 @@ def test_overlay_that_the_new_version_has_itself_is_named(one: ForkLab) -> None:
     assert "src/fast.c collides with the file src/fast.c of calc 2.0" in done.err
 
 
+FAST = b"int fast(void)\n{\n    int x = 3;\n    x += 4;\n    return x;\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("moves", "note"),
+    [
+        (
+            {"src/run.c": None, "python/calc/run.c": FILES["src/run.c"]},
+            "upstream renamed its folder; is python/calc/fast.c its place?",
+        ),
+        ({"python/calc/fast.c": b"\n"}, "upstream adds python/calc/fast.c; is the overlay needed?"),
+        ({"python/calc/x.c": FAST}, "upstream adds python/calc/x.c; is the overlay needed?"),
+        ({"python/calc/x.c": FILES["src/run.c"]}, ""),
+    ],
+    ids=["renamed folder", "same name", "same lines", "other file"],
+)
+def test_overlay_that_may_belong_elsewhere_is_named(
+    one: ForkLab, moves: dict[str, bytes | None], note: str
+) -> None:
+    (one.overlays / "src").mkdir(parents=True)
+    (one.overlays / "src/fast.c").write_bytes(FAST)
+    upstream_moves(one, moves)
+    notes = one.ok("rebase", "calc", "2.0", "--json", "-").json["notes"]
+    assert notes == ([f"overlay {one.overlays / 'src/fast.c'}: {note}"] if note else [])
+
+
 def kept(lab: ForkLab) -> dict[str, bytes]:
     """The files of the series."""
     return {path.name: path.read_bytes() for path in lab.patches.iterdir()}

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from forkpatch.git.objects import Commit, TreeFile, changed_files, write_commits
 from forkpatch.model.record import format_record
 from forkpatch.rebase.existing import check_state, settle_origin, settled
+from forkpatch.rebase.merging import merge_tree
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebaseStep
 from forkpatch.rebase.workspace import Rebase
 from forkpatch.series.mailbox import (
@@ -25,6 +27,7 @@ from forkpatch.tree.drift import Drift, DriftFinding, compare, files_to_compare,
 from forkpatch.tree.fork import TreePlan
 from forkpatch.tree.swap import remove_tree
 
+_OVERLAYS = "refs/forkpatch/overlays"
 _NOISE = re.compile(rb"^(index [0-9a-f]+\.\.[0-9a-f]+.*|From 0{40} .*)$")
 
 
@@ -87,6 +90,7 @@ def finish(rebase: Rebase) -> RebaseReport:
     # A change in another symbol followed it if the old one is gone, or if a person put it there.
     followed = {item.what for item in findings if item.drift in (Drift.GONE, Drift.MOVED)}
     followed |= {item.patch for item in results if item.outcome is RebaseOutcome.ADAPTED}
+    notes = (*_notes(rebase, tree), *_overlay_notes(rebase, tree.overlays))
     symbols = tuple(
         replace(item, drift=Drift.FOLLOWED)
         if item.drift is Drift.MISPLACED and item.what in followed
@@ -107,7 +111,7 @@ def finish(rebase: Rebase) -> RebaseReport:
     )
     remove_tree(rebase.folder)
     written, failed = record_borrowers(fork, rebase.new, borrowers)
-    notes = (*_notes(rebase, tree), *written, *failed)
+    notes = (*notes, *written, *failed)
     return RebaseReport(
         plan.upstream, plan.old, plan.new, folder, results, symbols, notes, existing
     )
@@ -154,6 +158,29 @@ def _notes(rebase: Rebase, tree: TreePlan) -> tuple[str, ...]:
         for path in sorted(paths)
         for base in (rebase.old.base, tree.base)
     )
+
+
+def _overlay_notes(rebase: Rebase, overlays: Mapping[str, TreeFile]) -> Iterator[str]:
+    """Yield a note for each overlay that may belong to another place, or that upstream has, too.
+
+    All versions share the overlays, so a rebase moves none.
+    """
+    if not overlays:
+        return
+    git, base, at = rebase.git, rebase.base, rebase.fork.overlay_folder(rebase.new)
+    # As files of a patch, git moves them with renamed folders.
+    commits = [Commit(b"", tree=rebase.old.upstream.tree), Commit(b"", changes=overlays)]
+    merged = merge_tree(git, rebase.new.tree, write_commits(git, _OVERLAYS, commits)[-1])
+    added = changed_files(git, rebase.new.tree, merged) if merged else {}
+    for path, file in overlays.items() if added else ():
+        others = (*base.namesakes(path), *base.having(path, file.data)) if file.data else ()
+        name = PurePosixPath(path).name
+        blobs = ((one, oid) for one, (_, _, _, oid) in added.items() if one not in overlays)
+        moved = [one for one, oid in blobs if (PurePosixPath(one).name, oid) == (name, file.blob)]
+        if path not in added and moved:
+            yield f"overlay {at / path}: upstream renamed its folder; is {moved[0]} its place?"
+        elif others:
+            yield f"overlay {at / path}: upstream adds {others[0]}; is the overlay needed?"
 
 
 def _patch_result(rebase: Rebase, step: RebaseStep, patches: Sequence[Exported]) -> PatchResult:
