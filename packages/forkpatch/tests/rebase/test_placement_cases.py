@@ -39,6 +39,12 @@ def test_sign_of_a_list_item_is_not_part_of_a_name(kind: str) -> None:
     assert {outcome for _, outcome in rows} == {Outcome.STOPPED}
 
 
+def test_lines_around_an_edit_give_no_place_to_lines_that_moved_on() -> None:
+    drawn = [*cases(450, 12, "YAML items: legacy_twin")]
+    rows = judged([drawn[number] for number in (390, 428, 444)])
+    assert {outcome for _, outcome in rows} == {Outcome.STOPPED}
+
+
 def test_table_counts_each_case_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--count", "4", "--seed", "1", "--list"]) == 0
     (total,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| all |")]

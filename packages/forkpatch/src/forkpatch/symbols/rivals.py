@@ -408,8 +408,11 @@ class Search:
         """Return a message for the first place with a line that git's place lost; empty without.
 
         The place, in any file, also has half of the lines around the edit, or most of those between
-        the edit and the line. Lines near the edit are compared, then those of its blocks.
+        the edit and the line. Lines near the edit are compared, then those of its blocks. A line
+        that only has other lines before it now is no copy, if it belongs to git's place.
         """
+        first, last = (self._versions.image(row) for row in (pair.first - 1, pair.last))
+        is_own = (first + 1, last) == pair.there.rows  # else only lines around it gave the place
         for span, lost in pair.losses():
             if self._versions.is_kept(*span):
                 continue
@@ -425,18 +428,25 @@ class Search:
                     above = {*other.lines[: max(pair.first + shift + _SLACK, 0)]}
                     if not is_here and not pair.kept_heads(row) <= above:
                         continue  # git's place kept the name of the block
-                    kept = {one for one in said if one == row or self._is_copied(one, other, shift)}
+                    kept = {
+                        one
+                        for one in said
+                        if one == row or self._is_copied(one, other, shift, is_own)
+                    }
                     least = max(2, len(said) / 2, 0 if is_here else len(said) - len(lost))
                     share = len(near & kept) / len(near)
                     is_near = is_telling and share >= (2 / 3 if is_here else 1)
-                    has_drifted = is_here and self._versions.to_old[at] == row
+                    has_drifted = is_here and is_own and self._versions.to_old[at] == row
                     if is_near or (len(kept) >= least and not has_drifted):
                         return _message(other.path, at, pair.lines[row])
         return ""
 
-    def _is_copied(self, row: int, other: Text, shift: int) -> bool:
-        """Return True when a text has an old line near ``row + shift``, and not as its image."""
-        own = self._versions.to_new[row] if other is self._versions.new else -1
+    def _is_copied(self, row: int, other: Text, shift: int, is_own: bool) -> bool:
+        """Return True when a text has an old line near ``row + shift``.
+
+        Its image does not count if ``is_own``.
+        """
+        own = self._versions.to_new[row] if is_own and other is self._versions.new else -1
         line, first = self._versions.old.lines[row], max(row + shift - _SLACK, 0)
         near = other.lines[first : max(row + shift + _SLACK + 1, 0)]
         return any(one == line and at != own for at, one in enumerate(near, first))
