@@ -33,9 +33,15 @@ def test_block_that_takes_the_name_of_another_one_stops(
     assert [case.name for case, outcome in rows if outcome is Outcome.WRONG] == []
 
 
-@pytest.mark.parametrize("kind", ["namesake", "late_namesake"])
-def test_sign_of_a_list_item_is_not_part_of_a_name(kind: str) -> None:
-    rows = judged([*cases(40, 5, f"YAML items: renamed_beside_a_{kind}")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("renamed_beside_a_namesake", "renamed_beside_a_late_namesake", "names_exchanged"),
+        *("rewritten_after_a_twin", "both_remove_one_of_two_fields"),
+    ],
+)
+def test_first_line_of_a_list_item_is_like_its_other_lines(kind: str) -> None:
+    rows = judged([*cases(40, 11, f"YAML items: {kind}")])
     assert {outcome for _, outcome in rows} == {Outcome.STOPPED}
 
 

@@ -11,6 +11,7 @@ from forkpatch.symbols.carrying import Carried, Place, Versions
 from forkpatch.symbols.outline import outline
 from forkpatch.symbols.text import (
     DOCUMENTS,
+    ITEM,
     WORD,
     Text,
     indent,
@@ -65,8 +66,10 @@ def both_removed(edits: Carried, patched: bytes) -> Iterator[tuple[int, str]]:
     # Several edits may do no more than remove one line from a run of lines that read alike.
     for some in (places, *([place] for place in places)):
         rows = [row for place in some for row in range(place.edit.first, place.edit.last)]
-        kept = {plain(line) for place in some for line in place.edit.new}
-        lines = {line for line in (old.lines[row] for row in rows) if says_something(line)}
+        new_lines = (plain(line) for place in some for line in place.edit.new)
+        kept = {line.removeprefix(ITEM) for line in new_lines}
+        gone = (old.lines[row].removeprefix(ITEM) for row in rows)
+        lines = {line for line in gone if says_something(line)}
         came = any(says_something(line) for line in kept - lines)
         lines -= kept
         if came or any(len(new.rows(line)) >= len(old.rows(line)) for line in lines):

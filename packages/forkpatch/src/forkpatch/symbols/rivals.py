@@ -15,6 +15,7 @@ from forkpatch.symbols.carrying import Carried, Place
 from forkpatch.symbols.newbase import NewBase
 from forkpatch.symbols.outline import MODULE, bare_name, outline
 from forkpatch.symbols.text import (
+    ITEM,
     WORD,
     WORDS,
     Span,
@@ -83,6 +84,12 @@ class _Pair:
         self.lines, (self.first, self.last) = home.text.lines, home.rows
         self._changed, self._added = changed, added
         self._lost: dict[tuple[Span, _Spot, Span], list[int]] = {}
+
+    @property
+    def inner_depth(self) -> float:
+        """The depth of the lines that go with the rows; the first line of an item has a sign."""
+        is_item = any(line.startswith(ITEM) for line in self.lines[self.first : self.last][:1])
+        return self.depth + len(ITEM) * is_item
 
     @property
     def is_paragraph(self) -> bool:
@@ -359,9 +366,9 @@ class Search:
         old, new, line = self._versions.old, self._versions.new, pair.lines[row]
         if self._versions.is_kept(min(row, pair.first), max(row + 1, pair.last)):
             return ""  # git's place has the same name
-        if not pair.says(row) or not len(old.named(line)) == len(new.named(line)) == 1:
+        if not pair.says(row) or not len(old.rows(line)) == len(new.rows(line)) == 1:
             return ""
-        (at,), (top, bottom) = new.named(line), pair.there.rows
+        (at,), (top, bottom) = new.rows(line), pair.there.rows
         side = range(top - 1, -1, -1) if row < pair.first else range(bottom, len(new.lines))
         rival = next((one for one in side[:_BLOCK] if _kind(new, one) == kind), at)
         came = [one for one in _beside(new, at) if self._versions.to_old[one] < 0]
@@ -380,7 +387,7 @@ class Search:
         for row in (*lost, *nearest):
             side = int(row >= pair.last)
             there = row + pair.there.rows[side] - pair.home.rows[side]
-            if (old.depth(row) or 0) > pair.depth or not 0 <= there < len(new.lines):
+            if (old.depth(row) or 0) > pair.inner_depth or not 0 <= there < len(new.lines):
                 continue
             line, other = new.lines[there], old.rows(new.lines[there])
             if len(old.rows(pair.lines[row])) == len(other) == len(new.rows(line)) == 1:
@@ -491,7 +498,7 @@ def _names(pair: _Pair) -> list[int]:
     The head of another block, and the lines of that block, do not. Nor does a line outside of a
     paragraph that the patch adds.
     """
-    home, depth = pair.home, pair.depth
+    home, depth = pair.home, pair.inner_depth
     (first, last), (top, bottom), where = home.rows, home.block(0), home.text
     near = range(max(first - _NAMES, top), min(last + _NAMES, bottom))
     rows = {row for row in near if (where.depth(row) or 0) <= depth and not _is_head(where, row)}

@@ -20,6 +20,8 @@ _DIRECTIVE = re.compile(rb"#\s*(?:if|ifdef|ifndef|el|endif|define|include|pragma
 _CONDITION = re.compile(rb"\n#[ \t]*(?:if|el|endif)")
 #: Suffixes of files for readers.
 DOCUMENTS = (".rst", ".txt", ".md", ".adoc", *(f".{section}" for section in range(1, 9)))
+#: The sign of an item of a list.
+ITEM = b"- "
 #: A word that may be a name.
 WORD = re.compile(rb"[A-Za-z_]\w{2,}")
 _NUMBERED = re.compile(rb"([^=:]*\w *[=:] *)(\d+)\W*$")
@@ -32,7 +34,6 @@ _QUOTED_KEY = re.compile(rb"[^\"'(]*\((?:[^\"'(),]*,\s*)*(?:\"[^\"]*\"|'[^']*')(
 _PAIR = re.compile(rb"([\w./\"' ()-]+[:=](?![:=])\s*)[^(){}\[\]=]+$")
 _END_TAG = re.compile(rb"</[\w:-]+>$")
 _LAST_WORD = re.compile(rb"[\w./-]+[^\w#]*$")
-_ITEM = b"- "  # the sign of an item of a list
 _REACH = 400  # most lines that are read to find the border of a block
 _LEVELS = 12  # most nested blocks
 _HEAD = 10  # most lines of a head
@@ -73,7 +74,7 @@ def is_outermost(lines: Iterable[bytes]) -> bool:
 
 def without_values(line: bytes) -> bytes:
     """Return a line without its numbers and quoted values; a quoted key before them stays."""
-    line = line.removeprefix(b"- ")
+    line = line.removeprefix(ITEM)
     key = _QUOTED_KEY.match(line) if b"(" in line else None
     at = key.end() if key else 0
     return line[:at] + _VALUE.sub(b"#", line[at:])
@@ -82,7 +83,7 @@ def without_values(line: bytes) -> bytes:
 @lru_cache(maxsize=1 << 16)
 def key_of(line: bytes) -> bytes:
     """Return a line without its value: the text after ``=`` or ``:``, or else the last word."""
-    if pair := _PAIR.match(line.removeprefix(b"- ")):
+    if pair := _PAIR.match(line.removeprefix(ITEM)):
         return pair[1] + b"#"
     key = without_values(_END_TAG.sub(b"", line))
     word = _LAST_WORD.search(key)
@@ -163,13 +164,18 @@ class Text:
         return {*self._rows_at(found.start() for found in _CONDITION.finditer(self._joined))}
 
     def rows(self, line: bytes) -> Sequence[int]:
-        """Return the rows of a line that :func:`plain` returned."""
-        return self.standing((line,))
+        """Return the rows of a line that :func:`plain` returned.
 
-    def named(self, line: bytes) -> list[int]:
-        """Return the rows of a line; the sign of a list's item before it does not count."""
-        key = line.removeprefix(_ITEM)
-        return sorted((*self.rows(key), *self.rows(_ITEM + key)))
+        The sign of a list's item before it does not count.
+        """
+        if not self._has_items and not line.startswith(ITEM):
+            return self.standing((line,))
+        key = line.removeprefix(ITEM)
+        return sorted((*self.standing((key,)), *self.standing((ITEM + key,))))
+
+    @cached_property
+    def _has_items(self) -> bool:
+        return b"\n" + ITEM in self._joined
 
     def standing(self, run: Sequence[bytes]) -> list[int]:
         """Return the rows at which a run of lines, as :func:`plain` returns them, begins."""
@@ -202,7 +208,7 @@ class Text:
     def levels(self, first: int, last: int, depth: float) -> Iterator[Span]:
         """Yield the blocks around rows of indent ``depth``, inside out; last the whole file."""
         top, bottom, most = first, last, _LEVELS
-        if self.lines[first:last] and self.lines[first].startswith(_ITEM):  # an item of a list
+        if self.lines[first:last] and self.lines[first].startswith(ITEM):  # an item of a list
             yield first, self._widened(last, last, depth + 1)[1]
             most -= 1
         for _ in range(most):
