@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,9 +140,3 @@ def hash_diff(data: bytes, name: str) -> str:
     """Return a hash of a patch file's diff without blob ids."""
     diff = split_patch(data, name)[1]
     return hashlib.sha256(re.sub(rb"(?m)^index [^\n]*\n", b"", diff)).hexdigest()
-
-
-def copy_origin(old: Path, new: Path) -> None:
-    """Copy the origin of the series in ``old``, if it has one, to the folder ``new``."""
-    if (old / ORIGIN).is_dir():
-        shutil.copytree(old / ORIGIN, new / ORIGIN, symlinks=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forkpatch.command import typed
 from forkpatch.errors import UserError
-from forkpatch.foreign.origin import ORIGIN, copy_origin
+from forkpatch.foreign.origin import ORIGIN
 from forkpatch.model.lock import Upstream
 from forkpatch.model.patchfile import Patch
 from forkpatch.rebase.plan import Existing, RebaseOutcome, RebasePlan
@@ -107,8 +107,8 @@ def settled(
 
 
 def settle_origin(plan: RebasePlan, old: Path, new: Path) -> None:
-    """Copy the origin of the old series to the new series, unless the new series keeps its own."""
+    """Copy the old series' origin, if any, to the new series, unless that keeps its own."""
     if plan.existing is Existing.REPLACE and (new / ORIGIN).exists():
         shutil.rmtree(new / ORIGIN)
-    if not (new / ORIGIN).exists():
-        copy_origin(old, new)
+    if (old / ORIGIN).is_dir() and not (new / ORIGIN).exists():
+        shutil.copytree(old / ORIGIN, new / ORIGIN, symlinks=True)
