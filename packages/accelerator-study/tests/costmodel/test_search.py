@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import multiprocessing
 import re
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from costmodel.accelerator.dataflow import load_dataflow
 from costmodel.accelerator.hardware import Hardware, load_hardware
@@ -33,7 +35,7 @@ from costmodel.estimate.tiling import DIMENSIONS, BufferTile, Holding, fits, roo
 from costmodel.estimate.transfer import MovedBits
 from costmodel.estimate.workload import bind_phase, read_workloads, weight_shapes
 from costmodel.options import DEFAULT_PHASES
-from costmodel.results.report import write_fronts
+from costmodel.results.report import show_fronts, write_fronts
 from costmodel.search import explore, levels, products
 from costmodel.search.explore import arrays, designs, dominates, search
 from costmodel.search.levels import solve, within
@@ -261,6 +263,23 @@ def test_tiles_of_an_l2_are_searched(flow: str, monkeypatch: pytest.MonkeyPatch)
     assert frugal.energy <= best.energy
     found = cost(problem.gemm, hardware, load_dataflow(flow), plan=best.holdings)
     assert found.latency - lag == pytest.approx(best.cycles, rel=0.02)
+
+
+def test_of_equally_fast_designs_the_one_with_the_least_product_is_shown() -> None:
+    """Whatever the order of the rows."""
+
+    def row(kib: int, energy: float, size: float) -> dict[str, Any]:
+        mapping = {"buffer_bytes": kib << 10, "split": None, "products": {}}
+        names = {"phase": "prefill:8", "scheme": "float16", "dataflow": "mine", "array": [4, 4]}
+        figures = {"latency_ms": 2.0, "energy_mj": energy, "area_mm2": size, "perplexity": None}
+        return {**names, **figures, "excess": None, "mapping": mapping}
+
+    rows = [row(512, 5.0, 1.0), row(1024, 4.0, 3.0)]
+    for each in (rows, rows[::-1]):
+        console = Console(file=io.StringIO(), width=200)
+        show_fronts(console, each)
+        (line,) = re.findall(r"│ latency +│.*", console.file.getvalue())
+        assert " 512 " in line
 
 
 def test_designs_that_a_bound_excludes_are_on_no_front(monkeypatch: pytest.MonkeyPatch) -> None:

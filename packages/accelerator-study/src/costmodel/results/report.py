@@ -336,7 +336,9 @@ def show_fronts(
     for phase in dict.fromkeys(r["phase"] for r in fronts):
         rows = [r for r in fronts if r["phase"] == phase and _within(r, most)]
         for name, keys in objectives.items() if rows else ():
-            best = min(rows, key=lambda row: prod(row[key] for key in keys))
+            # Of equal rows the one with the least product of all three is shown.
+            ranks = keys, ("latency_ms", "energy_mj", "area_mm2")
+            best = min(rows, key=lambda row: [prod(row[key] for key in each) for each in ranks])
             excess = [part for key, part in (best["excess"] or {}).items() if (key,) == keys]
             titles = shown.get(id(best), ("", best))[0]
             shown[id(best)] = (f"{titles}, {name}" if titles else f"{phase}, least {name}", best)

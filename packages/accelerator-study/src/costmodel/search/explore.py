@@ -356,7 +356,7 @@ def search(
             exact = pool.starmap(row, calls, chunksize=-(-len(calls) // (4 * WORKERS)))
             # The counting engine's figures may differ where those of the closed forms are equal.
             kept = [r for r in exact if not any(dominates(o, r) for o in exact)]
-            fronts += sorted(kept, key=lambda r: r["latency_ms"])
+            fronts += sorted(kept, key=_in_order)
     return fronts
 
 
@@ -386,10 +386,15 @@ def _front(points: Sequence[Point]) -> list[Figures]:
     """Return the figures that no other figures dominate."""
     front: list[Figures] = []
     listed = [point.figures for point in points]
-    for figures in sorted(listed, key=lambda r: [r[o] or 0 for o in OBJECTIVES]):
+    for figures in sorted(listed, key=_in_order):
         if not any(dominates(other, figures) for other in front):
             front.append(figures)
     return front
+
+
+def _in_order(figures: Figures) -> list[float]:
+    """Return the objectives, by which figures are sorted; an unknown one is 0."""
+    return [figures[objective] or 0 for objective in OBJECTIVES]
 
 
 def _wished(figures: Figures, slack: float) -> Figures:
