@@ -3,20 +3,31 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from support.mlc_tree import TINY, hf_weights, run_python, tools, write_model
+from support.passes import functions
 from support.passes.functions import outcomes, settings
 
 from crosslab.assemble.kernels import KernelTarget, build_kernels
+from crosslab.models.families import families
 from crosslab.models.formats import weight_formats
 
 pytestmark = pytest.mark.slow
 
 # The first format that each kind of kernels is for.
 FORMATS = {f.kernels: f.name for f in reversed(weight_formats().values())}
+
+MIXTURE_ROWS = Path(functions.__file__).with_name("mixture_rows.py")
+# Llama 4's has no order of rows: a product for each expert has all of them.
+MIXTURES = {
+    name: family.config["num_experts_per_tok"]
+    for name, family in families().items()
+    if "num_experts_per_tok" in family.config and name != "llama4"
+}
 
 
 @pytest.mark.parametrize(
@@ -48,3 +59,20 @@ def test_linear_layers_call_kernels(tmp_path: Path, kernels_of: str, quantizatio
     # decode; none may be left to naive loops.
     assert len(layers) >= 15
     assert library.is_file()
+
+
+def test_mixtures_compute_the_chosen_rows_alone() -> None:
+    """But not if one of their functions mixes rows."""
+    done = run_python(str(MIXTURE_ROWS), *MIXTURES, "mixtral:mixing")
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for line in done.stdout.splitlines():
+        name, function, multiplied, error = json.loads(line)
+        assert error == 0.0, name
+        found[name, function] = set(multiplied)
+    for name, chosen in MIXTURES.items():
+        assert found[name, "prefill"] == {f"({chosen})"}, name
+        assert found[name, "batch_prefill"] == {f"batch * ({chosen})"}, name
+        assert found[name, "verify"] == {f"rows * ({chosen})"}, name
+    kept = {found["mixtral:mixing", f].pop() for f in ("prefill", "batch_prefill", "verify")}
+    assert kept == {"rows * (2)"}

@@ -8,11 +8,15 @@ for the chosen rows only. The pass moves a choice up as long as it can show that
 the way has one axis of rows, over which it only copies its index from input to output, and nothing
 else reads what it computes. Functions that return the logits of all tokens choose no rows, so they
 stay as they are.
+
+A mixture of experts moves as a whole. It orders rows by their experts, and orders them back: each
+row of its output depends on the same row of its input, but its functions have other axes.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +27,16 @@ from tvm import IRModule, relax, te, tirx
 from tvm.target import Target
 from tvm_ffi import structural_equal
 
-from .linear.stored import stored_layer
+from .linear.experts import find_experts
+from .linear.stored import EXPERTS, stored_layer
 from .stages import stages_of
 from .tir import nodes_of, uses
 
 # Axis of rows in [sequences, rows, width].
 ROWS, RANK = 1, 3
+# Of MLC-LLM's mixtures (op/moe_misc.py): the functions that have floats and no axis of rows, or
+# several. Digits at the end of a name are the compiler's.
+_OF_MIXTURES = re.compile(r"(reshape|take|scatter_output|top\d+(_softmax)?)\d*")
 
 
 class Choice(enum.Enum):
@@ -111,9 +119,14 @@ def _plans(mod: IRModule, func: relax.Function, bindings: list[Any]) -> Iterator
                 continue
             rows = source.ty.shape[ROWS]
             if (carriers := _carriers(mod, binding.value, rows)) is not None:
-                del plan.inputs[var]
-                plan.moved.add(var)
-                plan.inputs |= dict.fromkeys(carriers)
+                moved = {var}
+            elif (mixture := _mixture(mod, bindings, var, users, rows)) is not None:
+                moved, carriers = mixture
+            else:
+                continue
+            del plan.inputs[var]
+            plan.moved |= moved
+            plan.inputs |= dict.fromkeys(carriers)
         _keep_tuples(plan, bindings)
         if plan.moved:
             yield plan
@@ -197,13 +210,84 @@ def _carriers(mod: IRModule, value: Any, rows: Any) -> list[Any] | None:
         return None
     carriers = [arg for arg in value.args[1] if _has(arg.ty, rows)]
     shapes = [arg.ty for arg in carriers] + [one for ty in value.ty_args for one in _tensors(ty)]
-    fitting = all(
-        ty.shape is not None
-        and len(ty.shape) == RANK
-        and [_is(extent, rows) for extent in ty.shape] == [False, True, False]
-        for ty in shapes
-    )
+    fitting = all(_has_rows(ty, rows) for ty in shapes)
     return carriers if fitting and carriers else None
+
+
+def _mixture(
+    mod: IRModule, bindings: list[Any], result: Any, users: Mapping[Any, set[Any]], rows: Any
+) -> tuple[set[Any], list[Any]] | None:
+    """Return the variables of the mixture of experts that computes a result, and its inputs.
+
+    Both the result and the inputs are [sequences, rows, width]. Nothing but the mixture reads its
+    other variables. Return None if something else computes the result.
+    """
+    if not isinstance(rows, tirx.Var):
+        return None
+    counted = _depending_on(rows, bindings)
+    needed, inside, inputs = {result}, set[Any](), list[Any]()
+    has_experts = False
+    for binding in reversed(bindings):
+        var, value = binding.var, binding.value
+        if var not in needed:
+            continue
+        if not var.same_as(result):
+            if _has_rows(var.ty, rows):
+                inputs.append(var)
+                continue
+            if not users[var] <= inside:
+                return None
+        if not _is_of_mixture(mod, value):
+            return None
+        has_experts |= _multiplies_by_experts(mod, value)
+        inside.add(var)
+        needed |= {one for one in _variables(value) if one in counted and not one.same_as(rows)}
+    found = inside | {*inputs} == needed
+    return (inside, inputs) if found and has_experts else None
+
+
+def _depending_on(rows: Any, bindings: list[Any]) -> set[Any]:
+    """Return the variables whose shapes, or the values that they are computed from, have rows."""
+    found = {rows}
+    for binding in bindings:
+        read = _variables(binding.value)
+        found |= {var for var in read if _has(var.ty, rows)}
+        if _has(binding.var.ty, rows) or not found.isdisjoint(read):
+            found.add(binding.var)
+    return found
+
+
+def _is_of_mixture(mod: IRModule, value: Any) -> bool:
+    """Return True if a mixture may compute a value: by row, by a row's expert, or in integers.
+
+    Integers only say where a row's products stand among those of all rows.
+    """
+    if isinstance(value, relax.TupleGetItem):
+        return True
+    func = _called(mod, value)
+    if func is None:
+        return False
+    return (
+        all("int" in str(buffer.dtype) for buffer in _buffers(func))
+        or _OF_MIXTURES.fullmatch(value.args[0].name_hint) is not None
+        or _multiplies_by_experts(mod, value)
+        or _works_on_rows(func)
+    )
+
+
+def _multiplies_by_experts(mod: IRModule, value: Any) -> bool:
+    func = _called(mod, value)
+    if func is None:
+        return False
+    layer = stored_layer(func)
+    return layer.kind == EXPERTS if layer else find_experts(func) is not None
+
+
+def _has_rows(ty: Any, rows: Any) -> bool:
+    """Return True for a tensor [sequences, rows, width], of which rows can be chosen."""
+    shape = getattr(ty, "shape", None)
+    wanted = [False, True, False]
+    return shape is not None and [_is(extent, rows) for extent in shape] == wanted
 
 
 def _tensors(ty: Any) -> list[Any]:
@@ -215,6 +299,10 @@ def _is(extent: Any, rows: Any) -> bool:
 
 
 def _has(ty: Any, rows: Any) -> bool:
+    if isinstance(ty, tvm.ir.PrimType):
+        return False
+    if isinstance(ty, tvm.ir.TupleType):
+        return any(_has(part, rows) for part in ty.fields)
     shape = getattr(ty, "shape", None)
     return shape is None or any(uses(extent, rows) for extent in shape)
 
@@ -223,13 +311,22 @@ def _works_on_rows(func: tirx.PrimFunc) -> bool:
     """Return True if each row of the results depends on the same row of the inputs alone."""
     if layer := stored_layer(func):
         return layer.kind == "linear"
-    shapes = [param.shape for param in func.params]
-    symbolic = {extent for shape in shapes for extent in shape if isinstance(extent, tirx.Var)}
+    extents = [extent for buffer in _buffers(func) for extent in buffer.shape]
+    symbolic = {var for extent in extents for var in nodes_of(tirx.Evaluate(extent), tirx.Var)}
     stages = stages_of(func)
     if len(symbolic) != 1 or not stages:
         return False
     (rows,) = symbolic
+    # Rows, or a number of products for each row, but not both.
+    counts = [extent for extent in extents if uses(extent, rows)]
+    if not all(_is(extent, counts[0]) for extent in counts):
+        return False
     return all(_keeps_rows(stage.block, rows) for stage in stages)
+
+
+def _buffers(func: tirx.PrimFunc) -> list[Any]:
+    """Return the parameters of a function without its scalars."""
+    return [param for param in func.params if getattr(param, "shape", None) is not None]
 
 
 def _keeps_rows(block: Any, rows: Any) -> bool:
@@ -267,8 +364,9 @@ def _without_loads(value: Any) -> Any:
 
 def _apply(builder: Any, mod: IRModule, plan: _Plan, bindings: list[Any]) -> Iterator[Any]:
     """Yield the bindings with the selection moved up."""
-    choice, listed = _choice_of(mod, plan.choice.value), list(plan.choice.value.args[1])[1:]
-    rows = plan.choice.var.ty.shape[ROWS]
+    choice, (source, *listed) = _choice_of(mod, plan.choice.value), list(plan.choice.value.args[1])
+    # The number of rows, before and after.
+    rows = (source.ty.shape[ROWS], plan.choice.var.ty.shape[ROWS])
     chosen: dict[Any, Any] = {}
 
     def choose(var: Any) -> Any:
@@ -279,7 +377,6 @@ def _apply(builder: Any, mod: IRModule, plan: _Plan, bindings: list[Any]) -> Ite
     inside = {binding.var for binding in bindings}
     # What is chosen from the function's parameters comes first.
     yield from (choose(var) for var in plan.inputs if var not in inside)
-    source = plan.choice.value.args[1][0]
     for binding in bindings:
         var = binding.var
         if var in plan.moved:
@@ -310,15 +407,29 @@ def _choosing(builder: Any, choice: Choice, var: Any, listed: list[Any]) -> Any:
     return builder.normalize(call)
 
 
-def _on_rows(builder: Any, value: Any, chosen: Mapping[Any, Any], rows: Any) -> Any:
+def _on_rows(builder: Any, value: Any, chosen: Mapping[Any, Any], rows: tuple[Any, Any]) -> Any:
     """Return a moved call, or part of a tuple, computed from the selected rows."""
     if isinstance(value, relax.TupleGetItem):
         return builder.normalize(relax.TupleGetItem(chosen[value.tuple_value], value.index))
+
     results = [
-        relax.TensorType([ty.shape[0], rows, ty.shape[2]], str(ty.dtype))
+        relax.TensorType([_resized(extent, rows) for extent in ty.shape], str(ty.dtype))
         for ty in _tensors(value.ty_args[0])
     ]
-    arguments = relax.Tuple([chosen.get(arg, arg) for arg in value.args[1]])
+    arguments = relax.Tuple([chosen.get(arg, _resized(arg, rows)) for arg in value.args[1]])
     several = isinstance(value.ty_args[0], tvm.ir.TupleType)
     call = relax.call_tir(value.args[0], arguments, results if several else results[0])
     return builder.normalize(call)
+
+
+def _resized(value: Any, rows: tuple[Any, Any]) -> Any:
+    """Return a size, or an argument, with another number of rows."""
+    before, after = rows
+    if isinstance(value.ty, relax.TensorType | tvm.ir.TupleType):
+        return value
+    if _is(value, before):
+        return after
+    if not isinstance(before, tirx.Var):
+        return value
+    changed = tirx.stmt_functor.substitute(value, {before: after})
+    return tvm.arith.Analyzer().simplify(changed)
