@@ -56,6 +56,7 @@ def drop_weights(folder: Path, part: str) -> None:
 
 Spoil = Callable[[Path], object]
 HYBRID = {"model_type": "qwen3_5", "vision_config": {}}
+LLAMA3 = families()["llama"].config["rope_scaling"]
 REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: (f / "config.json").unlink(), "has no config.json", "give a Hugging Face folder"),
     (as_gguf, "has no config.json", "give the file: "),
@@ -74,7 +75,8 @@ REFUSED: list[tuple[Spoil, str, str]] = [
     (lambda f: change(f, num_hidden_layers=3), "the weights lack model.layers.2", "again"),
     (lambda f: change(f, vocab_size=10), "the tokenizer has token", ""),
     (lambda f: change(f, model_type="qwen3"), "without MLC-LLM", "--mirror mlc-llm="),
-    (lambda f: change(f, rope_scaling={"rope_type": "yarn"}), "rope_scaling", "--mirror"),
+    (lambda f: change(f, rope_scaling={"rope_type": "yarn"}), "rope_scaling", "'llama3'"),
+    (lambda f: change(f, rope_scaling=LLAMA3), "rope_scaling", "--mirror"),
 ]
 
 
@@ -324,7 +326,7 @@ LAYERS = {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default"
 @pytest.mark.parametrize(
     ("kind", "scaling"),
     [
-        ("deepseek_v2", {"rope_scaling": {"type": "yarn", "factor": 40.0}}),
+        ("deepseek_v2", {"rope_scaling": families()["deepseek_v2"].config["rope_scaling"]}),
         ("deepseek_v2", {"rope_scaling": None}),
         ("deepseek_v2", {"rope_scaling": {"rope_type": "default"}}),
         ("gemma3_text", {"rope_scaling": LINEAR}),
@@ -343,6 +345,51 @@ def test_scaling_that_the_zoo_has_is_made(
     monkeypatch.setattr(model_check, "wanted_weights", lambda *_: set())
     change(plain, model_type=kind, **scaling)
     check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+
+
+SCALINGS: list[Any] = [
+    LINEAR,
+    {"type": "dynamic", "factor": 2.0},
+    {"rope_type": "ntk", "factor": 2.0},
+    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    families()["gpt_oss"].config["rope_scaling"] | {"attention_factor": 1.0},
+    {"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32},
+    LLAMA3,
+    {"factor": 2.0},
+    "linear",
+]
+
+
+@pytest.mark.parametrize("family", families())
+def test_rotary_positions_that_the_zoo_lacks_are_refused(
+    plain: Path, tmp_path: Path, family: str
+) -> None:
+    """Each kind of scaling in each family, and a part of the features."""
+    known = families()[family]
+    asked = job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True)
+
+    def refused(fields: dict[str, Any]) -> bool:
+        own = {"model_type": known.config["model_type"], **fields}
+        change(plain, **({"model_type": known.kind, "text_config": own} if known.within else own))
+        try:
+            check_model(asked, plain)
+        except UserError as error:
+            return " is not checked for models of type" in error.what
+        return False
+
+    kinds = {"llama": {"linear", "llama3"}, "llama4": {"llama3"}, "gemma3": {"linear"}}
+    for scaling in SCALINGS:
+        kind = scaling.get("rope_type") if isinstance(scaling, dict) else None
+        wanted = kind not in kinds.get(family, ())
+        assert refused({"rope_scaling": scaling}) is wanted, scaling
+        if isinstance(scaling, dict) and kind:
+            newer = {"rope_scaling": None, "rope_parameters": scaling}
+            assert refused(newer) is wanted, scaling
+    plain_positions = {"rope_scaling": None, "rope_parameters": None}
+    turned = ("phi", "stablelm", "nemotron", "gpt_neox", "qwen3_5")
+    part = {**plain_positions, "partial_rotary_factor": 0.5}
+    assert refused(part) is (family not in turned)
+    assert not refused({**plain_positions, "partial_rotary_factor": 1.0})
 
 
 def test_the_text_of_a_hybrid_is_made(

@@ -16,6 +16,7 @@ from crosslab.models.config import (
     FAMILIES,
     WINDOW,
     LlamaConfig,
+    completed,
     longest_of,
     read_config,
     read_family,
@@ -35,6 +36,8 @@ from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 # RoPE's base in layers with a sliding window: RotaryOfLayer in TVM's paged_kv_cache.cc.
 SLIDING_BASE = 10000.0
+# Features of a head that rotary positions turn, as a part of all.
+PART = "partial_rotary_factor"
 FLOATS = ("F64", "F32", "F16", "BF16")
 # Buffers that older files hold: positions, frequencies, and masks with four axes.
 _BUFFER = re.compile(r"position_ids$|inv_freq$|masked_bias$")
@@ -91,7 +94,7 @@ def check_model(job: Job, folder: Path) -> ChatTokenizer:
             f"supports {', '.join(FAMILIES)}, and without int8 {HYBRID}",
             remedy="add --unchecked to build it without a check of its answers",
         )
-    _check_zoo_family(job, table, kind, folder)
+    _check_zoo_family(job, table, folder)
     return tokenizer
 
 
@@ -124,31 +127,46 @@ def _check_float(job: Job, kind: str, folder: Path) -> None:
         )
 
 
-def _check_zoo_family(job: Job, table: Mapping[str, Any], kind: str, folder: Path) -> None:
-    """Reject an unchecked rope_scaling, a too long --context, missing weights, and a full disk."""
-    scaling = table.get("rope_scaling")
-    seen = {_scaling_kind(_scaling_of(f.config)) for f in families().values() if f.kind == kind}
-    if _scaling_kind(scaling) not in {*seen, "default"}:
-        known = ", ".join(sorted(seen - {"default"}))
-        raise UserError(
-            f"{folder}: rope_scaling = {scaling!r} is not checked for models of type {kind!r}",
-            remedy="give a model without rope_scaling" + (f", or with {known}" if known else ""),
-        )
+def _check_zoo_family(job: Job, table: Mapping[str, Any], folder: Path) -> None:
+    """Reject a too long --context, missing weights, and a full disk."""
     _check_context(job, table)
     if tools := job.recipe.mlc:
         _check_weights(folder, wanted_weights(tools, folder, job.recipe.quantization))
     _check_room(job, folder)
 
 
-def _scaling_of(config: Mapping[str, Any]) -> object:
-    return config.get("rope_scaling") or config.get("rope_parameters")
+def _check_rotary(folder: Path, table: Mapping[str, Any], kind: str) -> None:
+    """Reject rotary positions that no model of the family was compared with transformers in.
+
+    Most definitions read none of these fields, and the others not all: they would compute an
+    answer without them.
+    """
+    zoo = [completed(family.config) for family in families().values() if family.kind == kind]
+    scaling = table.get("rope_scaling")
+    seen = [known for config in zoo if (known := config.get("rope_scaling"))]
+    if scaling and _scaling_about(scaling) not in map(_scaling_about, seen):
+        known = ", or with ".join(map(str, seen))
+        raise UserError(
+            f"{folder}: rope_scaling = {str(scaling)[:200]} is not checked for models of type "
+            f"{kind!r}",
+            remedy="give a model without rope_scaling"
+            + (f", or with the fields of {known}" if known else ""),
+        )
+    part = table.get(PART)
+    if part not in (None, 1) and not any(PART in config for config in zoo):
+        raise UserError(
+            f"{folder}: {PART} = {str(part)[:40]} is not checked for models of type {kind!r}",
+            remedy=f"give a model without {PART}",
+        )
 
 
-def _scaling_kind(scaling: object) -> str:
-    """Return the kind in a ``rope_scaling`` table, "?" if unnamed; "default" without a table."""
+def _scaling_about(scaling: object) -> tuple[str, set[str]] | None:
+    """Return the kind in a ``rope_scaling`` table, and the names of its fields."""
     if not isinstance(scaling, Mapping):
-        return str(scaling or "default")
-    return str(scaling.get("rope_type") or scaling.get("type") or "?")
+        return None
+    kind = scaling.get("rope_type") or scaling.get("type")
+    names = {name for name, value in scaling.items() if value is not None}
+    return str(kind), names - {"rope_type", "type"}
 
 
 def _check_context(job: Job, table: Mapping[str, Any]) -> None:
@@ -185,6 +203,7 @@ def _check_kind(folder: Path, table: Mapping[str, Any], kind: str) -> None:
         )
     if kind.startswith("gemma3"):
         _check_layers(folder, table, GEMMA3_INTERVAL, "sliding_attention")
+    _check_rotary(folder, table, kind)
     refuse_unread(folder / CONFIG_FILE, table)
 
 
