@@ -13,7 +13,7 @@
 .endm
 
 # Copies bytes from the second half of the data to the first half.
-.macro copy m
+.irp m, m1, m2, m4, m8
 begin copy_\m
 	li t2, 131072
 	add t2, a0, t2
@@ -25,14 +25,10 @@ begin copy_\m
 	add a0, a0, t0
 	bnez a1, 1b
 	ret
-.endm
-copy m1
-copy m2
-copy m4
-copy m8
+.endr
 
 # Copies with one vset for all whole groups.
-.macro copy_whole m
+.irp m, m1, m8
 begin copy_whole_\m
 	li t2, 131072
 	add t2, a0, t2
@@ -45,12 +41,10 @@ begin copy_whole_\m
 	add a0, a0, t0
 	bltu a0, t3, 1b
 	ret
-.endm
-copy_whole m1
-copy_whole m8
+.endr
 
 # Counts bytes that begin a code point: signed numbers above 0xbf.
-.macro count m
+.irp m, m1, m2, m4, m8
 begin count_\m
 	li t1, 0
 	li t2, -65
@@ -64,14 +58,10 @@ begin count_\m
 	bnez a1, 1b
 	mv a0, t1
 	ret
-.endm
-count m1
-count m2
-count m4
-count m8
+.endr
 
 # Counts, with vl read after the count; with one vset; with four groups per round, counted late.
-.macro count_more m
+.irp m, m1, m2, m4, m8
 begin count_top_\m
 	li t1, 0
 	li t2, -65
@@ -125,14 +115,10 @@ begin count_four_\m
 	add a0, a0, t0
 	bnez a1, 1b
 	ret
-.endm
-count_more m1
-count_more m2
-count_more m4
-count_more m8
+.endr
 
 # Fills the data with a byte; with one vset for all whole groups.
-.macro fill m
+.irp m, m1, m2, m4, m8
 begin fill_\m
 	vsetvli t0, zero, e8, \m, ta, ma
 	vmv.v.i v16, 7
@@ -151,14 +137,10 @@ begin fill_whole_\m
 	add a0, a0, t0
 	bltu a0, t3, 1b
 	ret
-.endm
-fill m1
-fill m2
-fill m4
-fill m8
+.endr
 
 # Replaces bytes by a table of 16 entries.
-.macro look_up m
+.irp m, m1, m2, m4, m8
 begin look_up_\m
 	li t0, 16
 	vsetvli zero, t0, e8, m1, ta, ma
@@ -172,11 +154,7 @@ begin look_up_\m
 	add a0, a0, t0
 	bnez a1, 1b
 	ret
-.endm
-look_up m1
-look_up m2
-look_up m4
-look_up m8
+.endr
 
 # Reverses the bytes of words with a gather; the indices are computed outside of the loop.
 .macro places m, wide
@@ -184,7 +162,7 @@ look_up m8
 	vid.v v24
 	vxor.vi v24, v24, 3
 .endm
-.macro swap m
+.irp m, m1, m2, m4
 begin swap_\m
 	places \m, 8
 1:	vsetvli t0, a1, e32, \m, ta, ma
@@ -198,10 +176,7 @@ begin swap_\m
 	add a0, a0, t1
 	bnez a1, 1b
 	ret
-.endm
-swap m1
-swap m2
-swap m4
+.endr
 
 # Reverses the bytes of words with a gather by 16-bit indices.
 .macro swap16 m, double
@@ -238,7 +213,7 @@ begin swap_fields_m1
 	ret
 
 # Computes a square picture of a1 points, with at most 100 rounds for a row of lanes.
-.macro picture m
+.irp m, m1, m2
 begin picture_\m
 	fcvt.s.wu ft0, a1
 	fsqrt.s ft0, ft0
@@ -300,9 +275,7 @@ begin picture_\m
 	addi t5, t5, 1
 	bltu t5, t6, 2b
 	ret
-.endm
-picture m1
-picture m2
+.endr
 
 # Poly1305's inner loop, 16 bytes a lane: multiply by a constant in five limbs of 26 bits, carry,
 # split the next block. The instructions are those of the hash; the result is not a hash.
