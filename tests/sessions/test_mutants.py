@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small mistakes that ``scripts/mutants.py`` plants."""
+"""Small mistakes that ``tests/mutants.py`` plants."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import mutants
+import pytest
 
 SOURCE = '''
 LIMIT = 3
