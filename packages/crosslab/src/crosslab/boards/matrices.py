@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrices of a model in a file's format, and the work of programs on them."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections import Counter
@@ -142,19 +140,12 @@ def programs() -> Mapping[str, Program]:
     """Return the programs of ``llama_cpp.toml`` by name."""
     routes = {name: Route(**fields) for name, fields in _table()["route"].items()}
     flash = {name: Flash(**fields) for name, fields in _table()["flash"].items()}
-    return {
-        name: Program(
-            name,
-            {kind: routes[route] for route, kinds in p["routes"].items() for kind in kinds},
-            p.get("only", False),
-            p.get("vlen", 0),
-            p.get("huge_pages", False),
-            flash.get(p.get("flash", "")),
-            p.get("padding", 256),
-            p.get("cache", 2.0),
-        )
-        for name, p in _table()["program"].items()
-    }
+    found = {}
+    for name, fields in _table()["program"].items():
+        by_kind = {kind: routes[r] for r, kinds in fields["routes"].items() for kind in kinds}
+        walk = flash.get(fields.get("flash", ""))
+        found[name] = Program(**{**fields, "name": name, "routes": by_kind, "flash": walk})
+    return found
 
 
 def dot_products() -> Route:
