@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <functional>
 #include <limits>
-#include <map>
 
 #include "input/errors.h"
 
@@ -95,26 +93,40 @@ std::vector<int64_t> ParseIntegers(const std::string& option, const std::string&
   return numbers;
 }
 
+OptionTable::Take TakeText(std::string* target) {
+  return [=](const std::string&, const std::string& value) { *target = value; };
+}
+
+std::vector<std::string> OptionTable::Read(const std::vector<std::string>& words,
+                                           std::set<std::string>* given) const {
+  std::vector<std::string> others;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const auto flag = flags.find(word);
+    const auto option = values.find(word);
+    if (flag == flags.end() && option == values.end()) {
+      others.push_back(word);
+      continue;
+    }
+    if (given != nullptr) given->insert(word);
+    if (flag != flags.end()) {
+      *flag->second = true;
+    } else if (++i < words.size()) {
+      option->second(word, words[i]);
+    } else {
+      throw InputError(word + " needs a value");
+    }
+  }
+  return others;
+}
+
 namespace {
+
+using Take = OptionTable::Take;
 
 std::vector<int32_t> ParseIds(const std::string& option, const std::string& text) {
   const auto ids = ParseIntegers(option, text, 0, std::numeric_limits<int32_t>::max());
   return {ids.begin(), ids.end()};
-}
-
-void ParseRegion(const std::string& text, Region* region) {
-  if (text != "prefill" && text != "decode" && text != "both" && text != "none") {
-    throw InputError("--roi: '" + text + "' is not one of prefill, decode, both, none");
-  }
-  region->prefill = text == "prefill" || text == "both";
-  region->decode = text == "decode" || text == "both";
-}
-
-void ParseSpan(const std::string& text, Region* region) {
-  if (text != "call" && text != "step") {
-    throw InputError("--roi-span: '" + text + "' is neither call nor step");
-  }
-  region->whole_step = text == "step";
 }
 
 constexpr int64_t kMany = int64_t{1} << 30;
@@ -130,122 +142,138 @@ double ParseNumber(const std::string& option, const std::string& text) {
   return value;
 }
 
-using Setter = std::function<void(const std::string&)>;
-
 // The sampling options. SamplingOf checks their ranges.
-std::map<std::string, Setter> SamplingOptions(Arguments* a) {
-  std::map<std::string, Setter> options;
+std::map<std::string, Take> SamplingOptions(Arguments* a) {
   const auto change = [a](const auto& set) { a->sampling.push_back(set); };
-  const auto real = [&](const std::string& name, double Sampling::* field) {
-    options[name] = [=](const std::string& v) {
-      change([=, x = ParseNumber(name, v)](Sampling* s) { s->*field = x; });
+  const auto real = [=](double Sampling::* field) -> Take {
+    return [=](const std::string& option, const std::string& v) {
+      change([=, x = ParseNumber(option, v)](Sampling* s) { s->*field = x; });
     };
   };
-  real("--temperature", &Sampling::temperature);
-  real("--top-p", &Sampling::top_p);
-  real("--min-p", &Sampling::min_p);
-  real("--repetition-penalty", &Sampling::repetition_penalty);
-  real("--presence-penalty", &Sampling::presence_penalty);
-  real("--frequency-penalty", &Sampling::frequency_penalty);
-  options["--top-k"] = [=](const std::string& v) {
-    change([k = ParseInteger("--top-k", v, 0, kMany)](Sampling* s) { s->top_k = k; });
+  const auto top_k = [=](const std::string& option, const std::string& v) {
+    change([k = ParseInteger(option, v, 0, kMany)](Sampling* s) { s->top_k = k; });
   };
-  options["--seed"] = [=](const std::string& v) {
-    const int64_t seed = ParseInteger("--seed", v, 0, std::numeric_limits<int64_t>::max());
+  const auto seed = [=](const std::string& option, const std::string& v) {
+    const int64_t seed = ParseInteger(option, v, 0, std::numeric_limits<int64_t>::max());
     change([=](Sampling* s) { s->seed = static_cast<uint64_t>(seed); });
   };
-  options["--logit-bias"] = [=](const std::string& v) {
+  const auto bias = [=](const std::string& option, const std::string& v) {
     const size_t colon = v.find(':');
     if (colon == std::string::npos) {
-      throw InputError("--logit-bias: '" + v + "' must be ID:X, such as 42:-100");
+      throw InputError(option + ": '" + v + "' must be ID:X, such as 42:-100");
     }
-    const auto id = ParseIds("--logit-bias", v.substr(0, colon)).front();
-    const double bias = ParseNumber("--logit-bias", v.substr(colon + 1));
-    change([=](Sampling* s) { s->logit_bias[id] = bias; });
+    const auto id = ParseIds(option, v.substr(0, colon)).front();
+    const double added = ParseNumber(option, v.substr(colon + 1));
+    change([=](Sampling* s) { s->logit_bias[id] = added; });
   };
-  options["--stop-text"] = [=](const std::string& v) {
+  const auto stop = [=](const std::string&, const std::string& v) {
     change([=](Sampling* s) { s->stop.push_back(v); });
   };
-  return options;
+  return {
+      {"--temperature", real(&Sampling::temperature)},
+      {"--top-p", real(&Sampling::top_p)},
+      {"--min-p", real(&Sampling::min_p)},
+      {"--repetition-penalty", real(&Sampling::repetition_penalty)},
+      {"--presence-penalty", real(&Sampling::presence_penalty)},
+      {"--frequency-penalty", real(&Sampling::frequency_penalty)},
+      {"--top-k", top_k},
+      {"--seed", seed},
+      {"--logit-bias", bias},
+      {"--stop-text", stop},
+  };
 }
 
 // An empty path, often of a shell variable that is not set, would be the same as no option.
-const std::string& PathOf(const char* option, const std::string& text) {
-  if (text.empty()) throw InputError(std::string(option) + ": the path is empty");
+const std::string& PathOf(const std::string& option, const std::string& text) {
+  if (text.empty()) throw InputError(option + ": the path is empty");
   return text;
 }
 
-void ParseFull(const std::string& text, bool* slide) {
-  if (text != "slide" && text != "refuse") {
-    throw InputError("--context-full: '" + text + "' is neither slide nor refuse");
-  }
-  *slide = text == "slide";
-}
-
-std::map<std::string, Setter> Options(Arguments* a) {
-  const auto number = [](const char* name, int64_t low, int64_t high, int64_t* target) {
-    return [=](const std::string& v) { *target = ParseInteger(name, v, low, high); };
-  };
-  const auto path = [](const char* name, std::string* target) {
-    return [=](const std::string& v) { *target = PathOf(name, v); };
-  };
-  return {
-      {"--params", path("--params", &a->params)},
-      {"--map-params", path("--map-params", &a->map_folder)},
-      {"--lib", path("--lib", &a->library)},
-      {"--tokenizer", path("--tokenizer", &a->tokenizer)},
-      {"--prompt", [a](const std::string& v) { a->prompt = v; }},
-      {"--prompt-file", path("--prompt-file", &a->prompt_file)},
-      {"--logits", path("--logits", &a->logits)},
-      {"--roundings", path("--roundings", &a->roundings)},
-      {"--tokens", [a](const std::string& v) { a->tokens = ParseIds("--tokens", v); }},
-      {"--picture", [a](const std::string& v) { a->pictures.push_back(PathOf("--picture", v)); }},
-      {"--beside", [a](const std::string& v) { a->beside.push_back(ParseIds("--beside", v)); }},
-      {"--stop", [a](const std::string& v) { a->stop = ParseIds("--stop", v); }},
-      {"--max-new", number("--max-new", 1, kMany, &a->max_new)},
-      {"--prefill-chunk", number("--prefill-chunk", 1, kMany, &a->prefill_chunk)},
-      {"--max-seq", number("--max-seq", 1, kMany, &a->max_seq)},
-      {"--check-vlen", number("--check-vlen", 0, 65536, &a->check_vlen)},
-      {"--threads", number("--threads", 1, kMostThreads, &a->threads)},
-      {"--vocab", number("--vocab", 1, kMany, &a->vocab)},
-      {"--system", [a](const std::string& v) { a->system = v; }},
-      {"--history", path("--history", &a->history)},
-      {"--context-full", [a](const std::string& v) { ParseFull(v, &a->slide); }},
-      {"--roi", [a](const std::string& v) { ParseRegion(v, &a->region); }},
-      {"--roi-span", [a](const std::string& v) { ParseSpan(v, &a->region); }},
-      {"--roi-depth", number("--roi-depth", 0, kMany, &a->region.depth)},
+// Takes one of `names`.
+Take TakeChoice(const std::vector<std::string>& names,
+                const std::function<void(const std::string&)>& take) {
+  return [=](const std::string& option, const std::string& v) {
+    if (std::count(names.begin(), names.end(), v) == 0) {
+      std::string known;
+      for (const auto& name : names) known += (known.empty() ? "" : ", ") + name;
+      throw InputError(option + ": '" + v + "' is not one of " + known);
+    }
+    take(v);
   };
 }
 
-bool* FlagOf(const std::string& word, Arguments* a) {
-  if (word == "--json") return &a->json;
-  if (word == "--raw") return &a->raw;
-  if (word == "--no-params-check") return &a->unchecked;
-  return word == "--chat" ? &a->chat : nullptr;
+OptionTable ModelOptions(Arguments* a) {
+  using Text = const std::string&;
+  const auto path = [](std::string* target) -> Take {
+    return [=](Text option, Text v) { *target = PathOf(option, v); };
+  };
+  const auto ids = [](std::vector<int32_t>* target) -> Take {
+    return [=](Text option, Text v) { *target = ParseIds(option, v); };
+  };
+  OptionTable options;
+  options.flags = {{"--json", &a->json},
+                   {"--raw", &a->raw},
+                   {"--no-params-check", &a->unchecked},
+                   {"--chat", &a->chat},
+                   {"--help", &a->help}};
+  options.values = {
+      {"--params", path(&a->params)},
+      {"--map-params", path(&a->map_folder)},
+      {"--lib", path(&a->library)},
+      {"--tokenizer", path(&a->tokenizer)},
+      {"--prompt", [a](Text, Text v) { a->prompt = v; }},
+      {"--prompt-file", path(&a->prompt_file)},
+      {"--logits", path(&a->logits)},
+      {"--roundings", path(&a->roundings)},
+      {"--tokens", ids(&a->tokens)},
+      {"--picture", [a](Text option, Text v) { a->pictures.push_back(PathOf(option, v)); }},
+      {"--beside", [a](Text option, Text v) { a->beside.push_back(ParseIds(option, v)); }},
+      {"--stop", ids(&a->stop)},
+      {"--max-new", TakeInteger(1, kMany, &a->max_new)},
+      {"--prefill-chunk", TakeInteger(1, kMany, &a->prefill_chunk)},
+      {"--max-seq", TakeInteger(1, kMany, &a->max_seq)},
+      {"--check-vlen", TakeInteger(0, 65536, &a->check_vlen)},
+      {"--threads", TakeInteger(1, kMostThreads, &a->threads)},
+      {"--vocab", TakeInteger(1, kMany, &a->vocab)},
+      {"--system", TakeText(&a->system)},
+      {"--history", path(&a->history)},
+      {"--context-full", TakeChoice({"refuse", "slide"}, [a](Text v) { a->slide = v == "slide"; })},
+      {"--roi", TakeChoice({"prefill", "decode", "both", "none"},
+                           [a](Text v) {
+                             a->region.prefill = v == "prefill" || v == "both";
+                             a->region.decode = v == "decode" || v == "both";
+                           })},
+      {"--roi-span",
+       TakeChoice({"call", "step"}, [a](Text v) { a->region.whole_step = v == "step"; })},
+      {"--roi-depth", TakeInteger(0, kMany, &a->region.depth)},
+  };
+  options.values.merge(SamplingOptions(a));
+  return options;
+}
+
+// The first of these options that was given; empty if none was.
+std::string FirstGiven(const Arguments& arguments, const std::vector<std::string>& options) {
+  const auto found = std::find_if(options.begin(), options.end(), [&](const std::string& option) {
+    return arguments.given.contains(option);
+  });
+  return found == options.end() ? "" : *found;
 }
 
 void CheckChat(const Arguments& arguments) {
   if (arguments.tokenizer.empty()) {
     throw InputError("--chat needs --tokenizer: the model's tokenizer.bin");
   }
-  if (arguments.prompt || !arguments.prompt_file.empty() || !arguments.tokens.empty() ||
-      arguments.raw || arguments.json || !arguments.logits.empty() ||
-      !arguments.roundings.empty() || !arguments.beside.empty() || arguments.region.depth > 0 ||
-      !arguments.pictures.empty()) {
-    throw InputError(
-        "--chat cannot be combined with --prompt, --prompt-file, --tokens, --picture, --beside, "
-        "--raw, --json, --logits, --roundings or --roi-depth");
-  }
+  const std::string other =
+      FirstGiven(arguments, {"--prompt", "--prompt-file", "--tokens", "--picture", "--beside",
+                             "--raw", "--json", "--logits", "--roundings", "--roi-depth"});
+  if (!other.empty()) throw InputError("--chat cannot be combined with " + other);
 }
 
 // Checks that there is one prompt, and that its options fit together.
 void CheckPrompt(const Arguments& arguments) {
-  if (!arguments.system.empty() || arguments.slide || !arguments.history.empty()) {
-    throw InputError("--system, --context-full and --history need --chat");
-  }
-  Sampling sampling;
-  for (const auto& change : arguments.sampling) change(&sampling);
-  if (!sampling.stop.empty() && arguments.tokenizer.empty()) {
+  const std::string of_chats = FirstGiven(arguments, {"--system", "--context-full", "--history"});
+  if (!of_chats.empty()) throw InputError(of_chats + " needs --chat");
+  if (arguments.given.contains("--stop-text") && arguments.tokenizer.empty()) {
     throw InputError("--stop-text needs --tokenizer: the model's tokenizer.bin");
   }
   if (!arguments.logits.empty() && arguments.logits == arguments.roundings) {
@@ -286,23 +314,10 @@ void CheckPrompt(const Arguments& arguments) {
 
 Arguments ParseModelArguments(const std::vector<std::string>& words) {
   Arguments arguments;
-  auto options = Options(&arguments);
-  options.merge(SamplingOptions(&arguments));
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--help") {
-      arguments.help = true;
-      return arguments;
-    }
-    if (bool* flag = FlagOf(words[i], &arguments)) {
-      *flag = true;
-      continue;
-    }
-    const auto option = options.find(words[i]);
-    if (option == options.end()) {
-      throw InputError("unknown option '" + words[i] + "'; --help lists the options");
-    }
-    if (++i == words.size()) throw InputError(option->first + " needs a value");
-    option->second(words[i]);
+  const auto unknown = ModelOptions(&arguments).Read(words, &arguments.given);
+  if (arguments.help) return arguments;
+  if (!unknown.empty()) {
+    throw InputError("unknown option '" + unknown[0] + "'; --help lists the options");
   }
   if (arguments.params.empty()) throw InputError("--params is missing: the folder of parameters");
   return arguments;
@@ -315,35 +330,22 @@ Arguments ParseArguments(const std::vector<std::string>& words) {
 }
 
 void RefuseAnswerOptions(const Arguments& arguments, const std::string& command) {
-  const Region& region = arguments.region;
-  const bool bench = command == "bench";  // it chooses no tokens, and marks no call
-  const std::pair<bool, const char*> given[] = {
-      {arguments.prompt.has_value(), "--prompt"},
-      {!arguments.prompt_file.empty(), "--prompt-file"},
-      {!arguments.tokens.empty(), "--tokens"},
-      {!arguments.pictures.empty(), "--picture"},
-      {!arguments.beside.empty(), "--beside"},
-      {!arguments.stop.empty(), "--stop"},
-      {arguments.max_new > 0, "--max-new"},
-      {!arguments.logits.empty(), "--logits"},
-      {!arguments.roundings.empty(), "--roundings"},
-      {!arguments.system.empty(), "--system"},
-      {arguments.slide, "--context-full"},
-      {!arguments.history.empty(), "--history"},
-      {arguments.raw, "--raw"},
-      {arguments.chat, "--chat"},
-      {region.depth > 0, "--roi-depth"},
-      {!bench && arguments.json, "--json"},
-      {bench && !arguments.tokenizer.empty(), "--tokenizer"},
-      {bench && !arguments.sampling.empty(), "a sampling option (such as --temperature)"},
-      {bench && !(region.prefill && region.decode), "--roi"},
-      {bench && region.whole_step, "--roi-span"},
-  };
-  for (const auto& [found, option] : given) {
-    if (!found) continue;
-    throw InputError(std::string(option) + " is not an option of " + command + "; runner " +
-                     command + " --help lists the options");
+  std::vector<std::string> refused = {
+      "--prompt",  "--prompt-file",  "--tokens", "--picture",   "--beside",
+      "--stop",    "--max-new",      "--logits", "--roundings", "--system",
+      "--history", "--context-full", "--raw",    "--chat",      "--roi-depth"};
+  if (command != "bench") refused.push_back("--json");
+  if (command == "run") {
+    refused.insert(refused.end(), {"--prefill-chunk", "--max-seq", "--vocab"});
   }
+  if (command != "serve") {  // the others choose no tokens, and mark their own calls
+    refused.insert(refused.end(), {"--tokenizer", "--roi", "--roi-span"});
+    for (const auto& [option, take] : SamplingOptions(nullptr)) refused.push_back(option);
+  }
+  const std::string option = FirstGiven(arguments, refused);
+  if (option.empty()) return;
+  throw InputError(option + " is not an option of " + command + "; runner " + command +
+                   " --help lists the options");
 }
 
 Sampling SamplingOf(const Arguments& arguments, Sampling defaults, int64_t vocabulary) {

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,7 @@ struct Arguments {
   std::string history;  // file of the chat's earlier messages; empty: HistoryFile; "none": not kept
   // Changes that the sampling options make to the default Sampling.
   std::vector<std::function<void(Sampling*)>> sampling;
+  std::set<std::string> given;  // names of all options among the words
 };
 
 constexpr int64_t kMostThreads = 1024;
@@ -54,17 +57,40 @@ Arguments ParseArguments(const std::vector<std::string>& words);
 // Parses the same options without the checks of prompt and chat.
 Arguments ParseModelArguments(const std::vector<std::string>& words);
 
-// Throws InputError for options that `command`, serve or bench, does not use.
+// Throws InputError for options that `command` (serve, bench or run) does not use.
 void RefuseAnswerOptions(const Arguments& arguments, const std::string& command);
 
 // Returns `defaults` with the changes of the sampling options. Throws InputError that names the
 // option whose value is outside of its range; the defaults must be in theirs.
 Sampling SamplingOf(const Arguments& arguments, Sampling defaults, int64_t vocabulary);
 
+// The options of a command, by their names.
+struct OptionTable {
+  // Takes the value of an option. Throws InputError that names the option if the value is wrong.
+  using Take = std::function<void(const std::string& option, const std::string& value)>;
+
+  std::map<std::string, bool*> flags = {};
+  std::map<std::string, Take> values = {};
+
+  // Reads the words of these options, and adds their names to `given`. Returns the other words.
+  // Throws InputError if a value is missing or wrong.
+  std::vector<std::string> Read(const std::vector<std::string>& words,
+                                std::set<std::string>* given = nullptr) const;
+};
+
 // Parses a whole number. Throws InputError that names the option.
 int64_t ParseInteger(const std::string& option, const std::string& text, int64_t low, int64_t high);
 // The same of whole numbers with commas between them.
 std::vector<int64_t> ParseIntegers(const std::string& option, const std::string& text, int64_t low,
                                    int64_t high);
+
+OptionTable::Take TakeText(std::string* target);
+
+template <typename Target>
+OptionTable::Take TakeInteger(int64_t low, int64_t high, Target* target) {
+  return [=](const std::string& option, const std::string& value) {
+    *target = ParseInteger(option, value, low, high);
+  };
+}
 
 }  // namespace rvv_runner

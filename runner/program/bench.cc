@@ -9,7 +9,6 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -78,26 +77,15 @@ struct Row {
 
 BenchArguments Parse(const std::vector<std::string>& words) {
   BenchArguments a;
-  const auto number = [](const char* name, int64_t low, int64_t high, auto* target) {
-    return [=](const std::string& v) { *target = ParseInteger(name, v, low, high); };
-  };
-  const std::map<std::string, std::function<void(const std::string&)>> options = {
-      {"--prompt-tokens", number("--prompt-tokens", 0, kMostTokens, &a.prompt)},
-      {"--new-tokens", number("--new-tokens", 0, kMostTokens, &a.answer)},
-      {"--repeat", number("--repeat", 1, 1000, &a.repeat)},
-      {"--board", [&a](const std::string& v) { a.board = v; }},
-      {"--threads",
-       [&a](const std::string& v) { a.threads = ParseIntegers("--threads", v, 1, kMostThreads); }}};
-  for (size_t i = 0; i < words.size(); ++i) {
-    const auto option = options.find(words[i]);
-    if (option == options.end()) {
-      a.rest.push_back(words[i]);
-    } else if (++i < words.size()) {
-      option->second(words[i]);
-    } else {
-      throw InputError(option->first + " needs a value");
-    }
-  }
+  OptionTable options;
+  options.values = {{"--prompt-tokens", TakeInteger(0, kMostTokens, &a.prompt)},
+                    {"--new-tokens", TakeInteger(0, kMostTokens, &a.answer)},
+                    {"--repeat", TakeInteger(1, 1000, &a.repeat)},
+                    {"--board", TakeText(&a.board)},
+                    {"--threads", [&a](const std::string& option, const std::string& v) {
+                       a.threads = ParseIntegers(option, v, 1, kMostThreads);
+                     }}};
+  a.rest = options.Read(words);
   if (a.prompt == 0 && a.answer == 0) {
     throw InputError("--prompt-tokens 0 and --new-tokens 0 leave nothing to measure");
   }

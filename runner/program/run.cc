@@ -32,7 +32,7 @@ const char kRunUsage[] =
     "usage: runner run --params DIR --inputs FILE --outputs FILE [options]\n"
     "Calls a compiled model on tensors, and writes the tensors that it returns.\n\n"
     "  --params DIR         folder with tensor-cache.json and its shards\n"
-    "  --map-params DIR     leave the parameters on the disk: see runner --help\n"
+    "  --map-params DIR, --no-params-check: see runner --help\n"
     "  --inputs FILE        safetensors file with a tensor for each input of the model, by name\n"
     "  --outputs FILE       safetensors file to write: output_0, output_1, ...\n"
     "  --function NAME      function of the model to call (main)\n"
@@ -72,36 +72,31 @@ void RejectInput(ffi::PackedArgs arguments, ffi::Any*) {
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef().def_packed("mlc_rvv.reject_input", RejectInput);
 }
-constexpr int64_t kLongestRegister = 65536;
 constexpr int64_t kMostSteps = 1 << 20;
 
-struct RunOptions {
-  std::map<std::string, std::string> values;
-  bool help = false;
+struct RunArguments {
+  std::string inputs;
+  std::string outputs;
+  std::string feeds;
+  std::string function = "main";
+  int64_t steps = 1;
+  Arguments model;
 };
 
-RunOptions ParseRun(const std::vector<std::string>& words) {
-  RunOptions options;
-  for (const char* name : {"--params", "--map-params", "--inputs", "--outputs", "--lib",
-                           "--check-vlen", "--threads", "--steps", "--feed", "--function"}) {
-    options.values[name] = "";
-  }
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--help") {
-      options.help = true;
-      return options;
-    }
-    const auto option = options.values.find(words[i]);
-    if (option == options.values.end()) {
-      throw InputError("unknown option '" + words[i] + "'; runner run --help lists the options");
-    }
-    if (++i == words.size()) throw InputError(option->first + " needs a value");
-    option->second = words[i];
-  }
-  for (const char* name : {"--params", "--inputs", "--outputs"}) {
-    if (options.values[name].empty()) throw InputError(std::string(name) + " is missing");
-  }
-  return options;
+RunArguments Parse(const std::vector<std::string>& words) {
+  RunArguments a;
+  OptionTable options;
+  options.values = {{"--inputs", TakeText(&a.inputs)},
+                    {"--outputs", TakeText(&a.outputs)},
+                    {"--feed", TakeText(&a.feeds)},
+                    {"--function", TakeText(&a.function)},
+                    {"--steps", TakeInteger(1, kMostSteps, &a.steps)}};
+  a.model = ParseModelArguments(options.Read(words));
+  if (a.model.help) return a;
+  RefuseAnswerOptions(a.model, "run");
+  if (a.inputs.empty()) throw InputError("--inputs is missing");
+  if (a.outputs.empty()) throw InputError("--outputs is missing");
+  return a;
 }
 
 std::vector<std::string> InputNames(const Library& library, const std::string& function) {
@@ -240,29 +235,22 @@ void WriteOutputs(const Named& outputs, const std::string& path) {
 }  // namespace
 
 int RunTensors(const std::vector<std::string>& words) {
-  RunOptions options = ParseRun(words);
-  if (options.help) {
+  const RunArguments own = Parse(words);
+  const Arguments& model = own.model;
+  if (model.help) {
     std::cout << kRunUsage;
     return 0;
   }
-  const std::string& vlen = options.values["--check-vlen"];
-  const int64_t bits = vlen.empty() ? 0 : ParseInteger("--check-vlen", vlen, 0, kLongestRegister);
-  const std::string& threads = options.values["--threads"];
-  const std::string& called = options.values["--function"];
-  const std::string name = called.empty() ? "main" : called;
-  const Library library(options.values["--lib"], bits, {name});
-  SetThreads(threads.empty() ? 0 : ParseInteger("--threads", threads, 1, kMostThreads));
-  const ffi::Function function = library.Function(name);
-  const auto names = InputNames(library, name);
-  const std::string& often = options.values["--steps"];
-  const int64_t steps = often.empty() ? 1 : ParseInteger("--steps", often, 1, kMostSteps);
-  const auto feeds = ParseFeeds(options.values["--feed"], names);
-  auto inputs = ReadInputs(options.values["--inputs"], names);
-  const auto params =
-      LoadParams(options.values["--params"], library, true, options.values["--map-params"]);
+  const Library library(model.library, model.check_vlen, {own.function});
+  SetThreads(model.threads);
+  const ffi::Function function = library.Function(own.function);
+  const auto names = InputNames(library, own.function);
+  const auto feeds = ParseFeeds(own.feeds, names);
+  auto inputs = ReadInputs(own.inputs, names);
+  const auto params = LoadParams(model.params, library, !model.unchecked, model.map_folder);
   std::map<size_t, std::vector<int64_t>> chosen;
   std::vector<Tensor> outputs;
-  for (int64_t step = 0; step < steps; ++step) {
+  for (int64_t step = 0; step < own.steps; ++step) {
     ffi::Any result;
     {
       const RegionOfInterest call(true);
@@ -285,7 +273,7 @@ int RunTensors(const std::vector<std::string>& words) {
   for (const auto& [input, places] : chosen) {
     if (!places.empty()) named.emplace_back("chosen_" + names[input], Listed(places));
   }
-  WriteOutputs(named, options.values["--outputs"]);
+  WriteOutputs(named, own.outputs);
   return 0;
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <csignal>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -121,21 +120,31 @@ void CheckOrigin(const std::string& origin) {
 ServeArguments Parse(const std::vector<std::string>& words) {
   ServeArguments a;
   int64_t port = a.server.port;
-  const std::map<std::string, std::string*> texts = {
-      {"--host", &a.server.host}, {"--cors", &a.server.cors},       {"--api-key-file", &a.key_file},
-      {"--alias", &a.alias},      {"--alias-file", &a.alias_file},  {"--log-level", &a.log_level},
-      {"--name", &a.name},        {"--cache-dir", &a.cache_folder}, {"--models", &a.models}};
-  struct Number {
-    int64_t* target;
-    int64_t low, high;
+  // An empty text is often that of a shell variable that is not set.
+  const auto text = [](std::string* target) -> OptionTable::Take {
+    return [=](const std::string& option, const std::string& value) {
+      if (value.empty()) throw InputError(option + " needs a value");
+      *target = value;
+    };
   };
-  const std::map<std::string, Number> numbers = {
-      {"--port", {&port, 0, 65535}},
-      {"--parallel", {&a.parallel, 1, kMostParallel}},
-      {"--queue", {&a.queue, 1, kMostQueued}},
-      {"--cache-size", {&a.cache_mebibytes, 1, 1 << 24}},
-      {"--cache-memory", {&a.kv_mebibytes, 1, 1 << 24}},
-      {"--models-memory", {&a.models_mebibytes, 1, 1 << 24}}};
+  OptionTable options;
+  options.flags = {{"--no-prompt-lookup", &a.no_lookup}, {"--strict", &a.strict}};
+  options.values = {{"--host", text(&a.server.host)},
+                    {"--cors", TakeText(&a.server.cors)},
+                    {"--api-key-file", text(&a.key_file)},
+                    {"--alias", text(&a.alias)},
+                    {"--alias-file", text(&a.alias_file)},
+                    {"--log-level", text(&a.log_level)},
+                    {"--name", text(&a.name)},
+                    {"--cache-dir", text(&a.cache_folder)},
+                    {"--models", text(&a.models)},
+                    {"--port", TakeInteger(0, 65535, &port)},
+                    {"--parallel", TakeInteger(1, kMostParallel, &a.parallel)},
+                    {"--queue", TakeInteger(1, kMostQueued, &a.queue)},
+                    {"--cache-size", TakeInteger(1, 1 << 24, &a.cache_mebibytes)},
+                    {"--cache-memory", TakeInteger(1, 1 << 24, &a.kv_mebibytes)},
+                    {"--models-memory", TakeInteger(1, 1 << 24, &a.models_mebibytes)}};
+  a.rest = options.Read(words);
   // What the servers of --models do not get: they are behind this one, and have their own files.
   const std::set<std::string> own = {"--host",          "--port",         "--cors", "--models",
                                      "--models-memory", "--cache-memory", "--name", "--cache-dir",
@@ -143,26 +152,6 @@ ServeArguments Parse(const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     const bool passes = !own.contains(words[i]) && (i == 0 || !own.contains(words[i - 1]));
     if (passes) a.passed.push_back(words[i]);
-    if (words[i] == "--no-prompt-lookup" || words[i] == "--strict") {
-      (words[i] == "--strict" ? a.strict : a.no_lookup) = true;
-      continue;
-    }
-    const auto text = texts.find(words[i]);
-    const auto number = numbers.find(words[i]);
-    if (text == texts.end() && number == numbers.end()) {
-      a.rest.push_back(words[i]);
-      continue;
-    }
-    if (i + 1 == words.size()) throw InputError(words[i] + " needs a value");
-    const std::string& option = words[i++];
-    if (passes) a.passed.push_back(words[i]);
-    if (words[i].empty() && option != "--cors") throw InputError(option + " needs a value");
-    if (text != texts.end()) {
-      *text->second = words[i];
-    } else {
-      const auto [target, low, high] = number->second;
-      *target = ParseInteger(option, words[i], low, high);
-    }
   }
   SetLogLevel(ParseLogLevel(a.log_level));
   a.server.port = static_cast<int>(port);

@@ -327,7 +327,13 @@ def test_says_that_memory_is_lacking(runner: Path, params: Path, tmp_path: Path)
         ),
         (["--params", "x", "--tokens", "1", "--max-new", "0"], "--max-new: 0 is outside 1 to"),
         (["--params", "x", "--tokens", "1", "--roi", "some"], "--roi: 'some' is not one of"),
-        (["--params", "x", "--chat", "--tokenizer", "y", "--roi-depth", "1"], "or --roi-depth"),
+        (["--params", "x", "--tokens", "1", "--context-full", "refuse"], "--context-full needs"),
+        (["run", "--params", "x", "--vocab", "8"], "--vocab is not an option of run; runner run"),
+        (["run", "--params", "x", "--outputs", "y"], "--inputs is missing"),
+        (
+            ["--params", "x", "--chat", "--tokenizer", "y", "--roi-depth", "1"],
+            "combined with --roi-depth",
+        ),
         (
             ["--params", "/", "--tokens", "1", "--max-new", "8", "--roi-depth", "60"],
             "do not fit into a sequence of 4 tokens, after --roi-depth 60",

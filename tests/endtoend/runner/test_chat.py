@@ -257,7 +257,7 @@ def test_sampling_comes_from_the_model_and_from_options(
     ("options", "message"),
     [
         (["--prompt", "x"], "--chat cannot be combined with --prompt"),
-        (["--context-full", "x"], "--context-full: 'x' is neither slide nor refuse"),
+        (["--context-full", "x"], "--context-full: 'x' is not one of refuse, slide"),
         (["--temperature", "x"], "--temperature: 'x' is not a number"),
         (["--temperature", "-1"], "runner: --temperature: -1 is outside 0 to 100"),
         (["--top-p", "nan"], "runner: --top-p: nan is outside 0 to 1"),

@@ -140,7 +140,7 @@ def test_warns_of_a_wrong_model(
         (["--threads"], "--threads needs a value"),
         (["--chat"], "--chat is not an option of bench"),
         (["--tokenizer", "x"], "--tokenizer is not an option of bench"),
-        (["--temperature", "1"], "a sampling option (such as --temperature) is not an option"),
+        (["--temperature", "1"], "--temperature is not an option of bench"),
         (["--roi", "decode"], "--roi is not an option of bench"),
     ],
 )
