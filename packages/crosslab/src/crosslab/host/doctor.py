@@ -107,40 +107,21 @@ def _clang() -> tuple[Tool, Tool]:
     found = f"{_dotted(clang[1])} (clang{clang[0]})" if clang else ""
     old = clang is not None and clang[1][0] < tools.MINIMUM_CLANG
     problem = f"too old: {tools.MINIMUM_CLANG} or newer is needed" if old else ""
-    lld = tools.find_lld(clang[0]) if clang and not old else None
-    compiler = _tool(
-        "clang",
-        "compiles the runtime, the runner and the kernels for RISC-V",
-        found,
-        problem,
-        tools.CLANG_PACKAGE,
-        zig=True,
+    lld = str(tools.find_lld(clang[0]) or "") if clang and not old else ""
+    why = "compiles the runtime, the runner and the kernels for RISC-V"
+    return (
+        _tool("clang", why, found, problem, tools.CLANG_PACKAGE, zig=True),
+        _tool("lld", "links RISC-V programs", lld, "", tools.lld_package(), zig=True),
     )
-    linker = _tool(
-        "lld", "links RISC-V programs", str(lld) if lld else "", "", tools.lld_package(), zig=True
-    )
-    return compiler, linker
 
 
 def _sysroot() -> tuple[Tool, Tool]:
-    libc, stdcpp = tools.sysroot_parts()
+    for_c, for_cxx = (str(part or "") for part in tools.sysroot_parts())
+    why, same = "headers and libraries for RISC-V programs", "the same for C++"
+    packages = tools.stdcpp_packages()
     return (
-        _tool(
-            "riscv64 C library",
-            "headers and libraries for RISC-V programs",
-            str(libc) if libc else "",
-            "",
-            tools.LIBC_PACKAGE,
-            zig=True,
-        ),
-        _tool(
-            "riscv64 C++ library",
-            "the same for C++",
-            str(stdcpp) if stdcpp else "",
-            "",
-            *tools.stdcpp_packages(),
-            zig=True,
-        ),
+        _tool("riscv64 C library", why, for_c, "", tools.LIBC_PACKAGE, zig=True),
+        _tool("riscv64 C++ library", same, for_cxx, "", *packages, zig=True),
     )
 
 
