@@ -129,11 +129,8 @@ class MissingPackages(MetaPathFinder, Loader):
         top = fullname.partition(".")[0]
         if top in sys.stdlib_module_names or any(ROOT.glob(f"packages/*/src/{top}")):
             return None
-        return (
-            None
-            if (ROOT / "scripts" / top).exists()
-            else ModuleSpec(fullname, self, is_package=True)
-        )
+        is_script = (ROOT / "scripts" / top).exists()
+        return None if is_script else ModuleSpec(fullname, self, is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module every attribute, except dunder names."""
