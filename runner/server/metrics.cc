@@ -20,39 +20,39 @@ void Head(std::ostream& out, const char* name, const char* type, const char* hel
   out << "# HELP " << name << " " << help << "\n# TYPE " << name << " " << type << "\n";
 }
 
-double Number(int64_t value) { return static_cast<double>(value); }
+// Of a count that only grows.
+Metric Total(const char* name, const char* help, auto value) {
+  return {name, "counter", help, static_cast<double>(value)};
+}
+
+Metric Gauge(const char* name, const char* help, auto value) {
+  return {name, "gauge", help, static_cast<double>(value)};
+}
 
 // What an engine counts.
-std::vector<Metric> MetricsOf(const EngineStats& stats) {
+std::vector<Metric> MetricsOf(const EngineStats& of) {
   return {
-      {"mlc_rvv_prompt_tokens_total", "counter", "Prompt tokens that were computed.",
-       Number(stats.prompt_tokens)},
-      {"mlc_rvv_cached_tokens_total", "counter", "Prompt tokens found in the KV cache.",
-       Number(stats.cached_tokens)},
-      {"mlc_rvv_answer_tokens_total", "counter", "Tokens of answers.", Number(stats.answer_tokens)},
-      {"mlc_rvv_answers_total", "counter", "Answers that have ended.", Number(stats.requests)},
-      {"mlc_rvv_answers_cancelled_total", "counter", "Answers that were cancelled.",
-       Number(stats.cancelled)},
-      {"mlc_rvv_answers_failed_total", "counter", "Answers that failed.", Number(stats.failed)},
-      {"mlc_rvv_answers_refused_total", "counter", "Answers refused, the queue being full.",
-       Number(stats.refused)},
-      {"mlc_rvv_prefill_seconds_total", "counter", "Time in prefill calls.", stats.prefill_seconds},
-      {"mlc_rvv_decode_seconds_total", "counter", "Time in decode calls.", stats.decode_seconds},
-      {"mlc_rvv_decode_steps_total", "counter", "Batched decode calls.",
-       Number(stats.decode_steps)},
-      {"mlc_rvv_mixed_steps_total", "counter", "Of these, calls that also read a part of a prompt.",
-       Number(stats.mixed_steps)},
-      {"mlc_rvv_guessed_tokens_total", "counter", "Tokens guessed by prompt lookup.",
-       Number(stats.guessed_tokens)},
-      {"mlc_rvv_right_tokens_total", "counter", "Guessed tokens that were chosen.",
-       Number(stats.right_tokens)},
-      {"mlc_rvv_queued", "gauge", "Answers that wait.", Number(stats.queued)},
-      {"mlc_rvv_running", "gauge", "Answers that are computed.", Number(stats.running)},
-      {"mlc_rvv_kept_sequences", "gauge", "Finished sequences whose cache is kept.",
-       Number(stats.kept)},
-      {"mlc_rvv_pages_used", "gauge", "Pages of the KV cache in use.", Number(stats.pages_used)},
-      {"mlc_rvv_pages", "gauge", "Pages of the KV cache.", Number(stats.pages_total)},
-      {"mlc_rvv_cache_bytes", "gauge", "Bytes of the KV cache.", Number(stats.cache_bytes)},
+      Total("mlc_rvv_prompt_tokens_total", "Prompt tokens that were computed.", of.prompt_tokens),
+      Total("mlc_rvv_cached_tokens_total", "Prompt tokens found in the KV cache.",
+            of.cached_tokens),
+      Total("mlc_rvv_answer_tokens_total", "Tokens of answers.", of.answer_tokens),
+      Total("mlc_rvv_answers_total", "Answers that have ended.", of.requests),
+      Total("mlc_rvv_answers_cancelled_total", "Answers that were cancelled.", of.cancelled),
+      Total("mlc_rvv_answers_failed_total", "Answers that failed.", of.failed),
+      Total("mlc_rvv_answers_refused_total", "Answers refused, the queue being full.", of.refused),
+      Total("mlc_rvv_prefill_seconds_total", "Time in prefill calls.", of.prefill_seconds),
+      Total("mlc_rvv_decode_seconds_total", "Time in decode calls.", of.decode_seconds),
+      Total("mlc_rvv_decode_steps_total", "Batched decode calls.", of.decode_steps),
+      Total("mlc_rvv_mixed_steps_total", "Of these, calls that also read a part of a prompt.",
+            of.mixed_steps),
+      Total("mlc_rvv_guessed_tokens_total", "Tokens guessed by prompt lookup.", of.guessed_tokens),
+      Total("mlc_rvv_right_tokens_total", "Guessed tokens that were chosen.", of.right_tokens),
+      Gauge("mlc_rvv_queued", "Answers that wait.", of.queued),
+      Gauge("mlc_rvv_running", "Answers that are computed.", of.running),
+      Gauge("mlc_rvv_kept_sequences", "Finished sequences whose cache is kept.", of.kept),
+      Gauge("mlc_rvv_pages_used", "Pages of the KV cache in use.", of.pages_used),
+      Gauge("mlc_rvv_pages", "Pages of the KV cache.", of.pages_total),
+      Gauge("mlc_rvv_cache_bytes", "Bytes of the KV cache.", of.cache_bytes),
   };
 }
 
@@ -65,13 +65,10 @@ void Metrics::Count(const std::string& route, int status) {
 
 std::string Metrics::Text(const EngineStats* stats, size_t bodies) const {
   std::vector<Metric> metrics = stats ? MetricsOf(*stats) : std::vector<Metric>();
-  metrics.insert(metrics.end(),
-                 {
-                     {"mlc_rvv_body_bytes", "gauge", "Bytes of request bodies that are being read.",
-                      Number(static_cast<int64_t>(bodies))},
-                     {"process_resident_memory_bytes", "gauge",
-                      "Bytes of the process that are in memory.", Number(ResidentBytes())},
-                 });
+  metrics.push_back(
+      Gauge("mlc_rvv_body_bytes", "Bytes of request bodies that are being read.", bodies));
+  metrics.push_back(Gauge("process_resident_memory_bytes",
+                          "Bytes of the process that are in memory.", ResidentBytes()));
   std::ostringstream out;
   out.precision(15);
   for (const Metric& metric : metrics) {
