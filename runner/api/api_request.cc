@@ -73,8 +73,7 @@ Request Count(const char* name, int64_t low, int64_t high, int64_t Sampling::* t
   const auto read = [=](const FieldValue& at, ApiRequest* request) {
     request->sampling.*target = ReadInteger(at.name, at.value, low, high);
   };
-  const OrderedJson schema = {{"type", "integer"}, {"minimum", low}, {"maximum", high}};
-  return {{name, Support::kWorks, schema, about}, read};
+  return {{name, Support::kWorks, IntegerSchema(low, high), about}, read};
 }
 
 // How tokens are chosen.
@@ -102,16 +101,11 @@ Fields SamplingFields() {
 }
 
 Fields CommonFields() {
-  const auto n = [](const FieldValue& at, ApiRequest* request) {
-    request->n = ReadInteger(at.name, at.value, 1, kMostAnswers);
-  };
   Fields fields = {
-      {{"n",
-        Support::kWorks,
-        {{"type", "integer"}, {"minimum", 1}, {"maximum", kMostAnswers}},
-        "answers of all prompts together: at most " + std::to_string(kMostAnswers) +
-            ", and at most the server's `--queue`"},
-       n},
+      IntegerField<ApiRequest>("n", 1, kMostAnswers, &ApiRequest::n,
+                               "answers of all prompts together: at most " +
+                                   std::to_string(kMostAnswers) +
+                                   ", and at most the server's `--queue`"),
       BooleanField<ApiRequest>("stream", &ApiRequest::stream),
       {{"stream_options", Support::kDiffers, Schema(R"({"type": "object", "properties": {
           "include_usage": {"type": "boolean"}, "include_obfuscation": {"type": "boolean"}}})"),
@@ -207,8 +201,9 @@ Request TextTokens() {
     request->sampling.max_tokens = ReadInteger(at.name, at.value, 0, kMostAsked);
     request->only_reads = request->sampling.max_tokens == 0;
   };
-  const OrderedJson schema = {{"type", "integer"}, {"minimum", 0}, {"maximum", kMostAsked}};
-  return {{"max_tokens", Support::kWorks, schema, "16 if absent; 0 needs `echo`"}, read};
+  return {
+      {"max_tokens", Support::kWorks, IntegerSchema(0, kMostAsked), "16 if absent; 0 needs `echo`"},
+      read};
 }
 
 Fields TextFields() {

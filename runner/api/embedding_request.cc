@@ -29,17 +29,6 @@ RequestField<EmbeddingRequest> Encoding() {
       read};
 }
 
-RequestField<EmbeddingRequest> Dimensions() {
-  const auto read = [](const FieldValue& at, EmbeddingRequest* request) {
-    request->dimensions = ReadInteger(at.name, at.value, 1, kMostDimensions);
-  };
-  return {{"dimensions",
-           Support::kWorks,
-           {{"type", "integer"}, {"minimum", 1}, {"maximum", kMostDimensions}},
-           "the first numbers of a vector, scaled to length 1; for models that were trained so"},
-          read};
-}
-
 }  // namespace
 
 const FieldTable<EmbeddingRequest>& EmbeddingFields() {
@@ -48,7 +37,9 @@ const FieldTable<EmbeddingRequest>& EmbeddingFields() {
       ModelField(&Request::model),
       Input(),
       Encoding(),
-      Dimensions(),
+      IntegerField<Request>(
+          "dimensions", 1, kMostDimensions, &Request::dimensions,
+          "the first numbers of a vector, scaled to length 1; for models that were trained so"),
       IgnoredField<Request>("user"),
   });
   return fields;

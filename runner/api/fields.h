@@ -93,6 +93,9 @@ inline OrderedJson Schema(std::string_view text) { return ParseOrderedJson(text,
 inline OrderedJson Ref(const std::string& name) {
   return {{"$ref", "#/components/schemas/" + name}};
 }
+inline OrderedJson IntegerSchema(int64_t low, int64_t high) {
+  return {{"type", "integer"}, {"minimum", low}, {"maximum", high}};
+}
 inline OrderedJson ListOfRefs(const std::string& name) {
   return {{"type", "array"}, {"items", Ref(name)}};
 }
@@ -113,6 +116,15 @@ RequestField<Request> BooleanField(const std::string& name, bool Request::* targ
     request->*target = ReadBoolean(at.name, at.value);
   };
   return {{name, Support::kWorks, {{"type", "boolean"}}, about}, read};
+}
+
+template <typename Request>
+RequestField<Request> IntegerField(const std::string& name, int64_t low, int64_t high,
+                                   int64_t Request::* target, const std::string& about = "") {
+  const auto read = [=](const FieldValue& at, Request* request) {
+    request->*target = ReadInteger(at.name, at.value, low, high);
+  };
+  return {{name, Support::kWorks, IntegerSchema(low, high), about}, read};
 }
 
 template <typename Request>
