@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 OWN_DOMAINS = ("", "ai.onnx")
@@ -31,6 +32,21 @@ def version_of(model: Any) -> int:
     return min(versions, default=1)  # a file before version 3 of the format names no set
 
 
+def constants_of(graph: Any) -> dict[str, Any]:
+    """Return a graph's initial values and results of ``Constant`` by name, as ONNX has them."""
+    nodes = [node for node in nodes_of(graph) if node.op_type == "Constant"]
+    values = {node.output[0]: helper.get_attribute_value(node.attribute[0]) for node in nodes}
+    return values | {tensor.name: tensor for tensor in graph.initializer}
+
+
+def array_of(constants: Mapping[str, Any], name: str) -> NDArray[Any]:
+    """Return a constant; an empty array of bool if it is not known before a run."""
+    value = constants.get(name)
+    if value is None:
+        return np.empty(0, bool)
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+
+
 def in_known_forms(model: Any) -> Any:
     """Return a copy of a model in the forms that TVM's importer reads."""
     made = onnx.ModelProto()
@@ -39,7 +55,10 @@ def in_known_forms(model: Any) -> Any:
         _to_later_forms(made.graph, version)
     graph = made.graph
     names = {tensor.name: _kept(tensor.name) for tensor in graph.initializer}
+    constants = constants_of(graph)
     for node in nodes_of(graph):
+        if node.op_type == "Reshape":
+            _without_need(node, constants)
         node.input[:] = [names.get(name, name) for name in node.input]
         if node.op_type == "Constant":
             _to_tensor(node)
@@ -49,6 +68,14 @@ def in_known_forms(model: Any) -> Any:
         tensor.name = names[tensor.name]
     _to_constants(graph)
     return made
+
+
+def _without_need(node: Any, constants: Mapping[str, Any]) -> None:
+    """Remove the ``allowzero`` of a Reshape to a constant shape in which no size is 0."""
+    if node.input[1] in constants and array_of(constants, node.input[1]).all():
+        kept = [one for one in node.attribute if one.name != "allowzero"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
 
 
 def _kept(name: str) -> str:

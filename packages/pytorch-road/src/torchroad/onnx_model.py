@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
@@ -33,7 +33,14 @@ from torchroad.module import (
     write_program,
 )
 from torchroad.onnx_file import REMEDY, inputs_of, read_onnx
-from torchroad.onnx_forms import OWN_DOMAINS, in_known_forms, nodes_of, version_of
+from torchroad.onnx_forms import (
+    OWN_DOMAINS,
+    array_of,
+    constants_of,
+    in_known_forms,
+    nodes_of,
+    version_of,
+)
 from torchroad.pictures import input_shape, read_picture
 from torchroad.program import save_arrays
 
@@ -61,7 +68,7 @@ def unknown_operators(model: Any) -> list[str]:
     graph = in_known_forms(_inferred(model)).graph
     opset = version_of(model)
     inputs = {value.name for value in graph.input}
-    constants, shapes = _constants(graph), _shapes(graph)
+    constants, shapes = constants_of(graph), _shapes(graph)
     counts: Counter[str] = Counter()
     for node in nodes_of(graph):
         name = node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
@@ -71,7 +78,7 @@ def unknown_operators(model: Any) -> list[str]:
         counts.update(_ignored(node, known[name], opset, shapes))
         if name == "Expand" and node.input[1] in inputs:
             counts["Expand to a shape that is an input"] += 1
-        elif name == "OneHot" and str(_array(constants, node.input[2]).dtype) not in ONE_HOT:
+        elif name == "OneHot" and str(array_of(constants, node.input[2]).dtype) not in ONE_HOT:
             counts[f"OneHot without constant values of {' or '.join(ONE_HOT)}"] += 1
         elif name == "Resize" and not _resizes_to_whole_sizes(node, constants, shapes):
             counts["Resize by scales that do not give whole sizes"] += 1
@@ -157,7 +164,7 @@ def _resizes_to_whole_sizes(
 ) -> bool:
     """Return True for a Resize to sizes, or by scales that give whole numbers for its input."""
     _, _, name, sizes = [*node.input, "", "", ""][:4]
-    scales = _array(constants, name)
+    scales = array_of(constants, name)
     if sizes and (not name or (name in constants and not scales.size)):
         return True
     # A size that is not known counts as 1, which only a whole scale keeps whole.
@@ -165,21 +172,6 @@ def _resizes_to_whole_sizes(
     if not scales.size or scales.size != len(shape):
         return False
     return all(float(size).is_integer() for size in scales * np.array(shape, scales.dtype))
-
-
-def _constants(graph: Any) -> dict[str, Any]:
-    """Return a graph's initial values and results of ``Constant`` by name, as ONNX has them."""
-    nodes = [node for node in nodes_of(graph) if node.op_type == "Constant"]
-    values = {node.output[0]: helper.get_attribute_value(node.attribute[0]) for node in nodes}
-    return values | {tensor.name: tensor for tensor in graph.initializer}
-
-
-def _array(constants: Mapping[str, Any], name: str) -> NDArray[Any]:
-    """Return a constant; an empty array of bool if it is not known before a run."""
-    value = constants.get(name)
-    if value is None:
-        return np.empty(0, bool)
-    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
 
 
 def onnxruntime_outputs(model: Any, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -247,6 +247,7 @@ def one_hot(dtype: str) -> Any:
             "axis 1",
         ),
         (sequence(single("SequenceConstruct")), "the output y is not a tensor"),
+        (single("Reshape", PICTURE, {"c": np.int64([0, 5])}, allowzero=1), "the allowzero 1"),
         (single("Shape"), "the output y is a shape, not a tensor"),
         (single("BitwiseNot", {"x": PICTURE["x"]}), "TVM cannot compile .*BitwiseNot"),
         (of_no_own_set(), "company::Mine"),
@@ -269,6 +270,7 @@ FEW: Arrays = {
     "i": np.array([[[-1, 2, 0], [0, 1, 3]], [[1, 0, -2], [2, 3, 0]]]),
     "new": np.arange(12, dtype=np.float32).reshape(2, 2, 3) + 30,
 }
+TRUTHS: Arrays = {"x": np.array([True, False]), "z": np.array([[True], [False]])}
 NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
 
 
@@ -318,6 +320,9 @@ NEW: Arrays = {"new": np.float32([[7, 8, 9, 10], [11, 12, 13, 14]])}
         (with_node(single("Add", PICTURE, {"c": np.float32(2)}), value_float=2.0), PICTURE),
         (with_node(single("Add", PICTURE, {"c": np.float32(2)}), value_floats=[2.0] * 4), PICTURE),
         (with_node(single("Reshape", PICTURE, {"c": np.int64([2])}), value_ints=[2, 16]), PICTURE),
+        (single("Reshape", PICTURE, {"c": np.int64([-1, 4])}, allowzero=1), PICTURE),
+        (single("Equal", TRUTHS), TRUTHS),
+        (single("Equal", {"x": TRUTHS["x"]}, {"c": np.array([True])}), {"x": TRUTHS["x"]}),
         (single("ScatterElements", {**TABLE, **FEW}, axis=2), {**TABLE, **FEW}),
         (single("ScatterElements", {**TABLE, **FEW}, axis=2, reduction="add"), {**TABLE, **FEW}),
     ],

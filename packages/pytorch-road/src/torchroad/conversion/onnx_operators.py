@@ -172,6 +172,16 @@ def _mean_variance_norm(builder: Any, inputs: Sequence[Any], attributes: dict[st
     return relax.op.divide(x, builder.emit(relax.op.add(root, relax.const(1e-9, "float32"))))
 
 
+class _Equal(onnx_frontend.Equal):  # type: ignore[misc]
+    """A converter of ``Equal``; TVM does not compile a comparison of truth values."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        if {str(getattr(one.ty, "dtype", "")) for one in inputs} == {"bool"}:
+            inputs = [bb.emit(relax.op.astype(one, "int8")) for one in inputs]
+        return super()._impl_v13(bb, inputs, attr, params)
+
+
 class _Remainder(onnx_frontend.Mod):  # type: ignore[misc]
     """A converter of ``Mod``; TVM's computes remainders of constants with the other one's signs."""
 
@@ -213,6 +223,7 @@ OWN = {
     "Relu": _converter(_relu),
     "SequenceInsert": _converter(_inserted),
     "PRelu": _PRelu,
+    "Equal": _Equal,
     "Mod": _Remainder,
     "Clip": _converter(_clip),
     "Max": _of_several("Max", np.max),
