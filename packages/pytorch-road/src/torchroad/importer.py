@@ -9,6 +9,7 @@ torch's outputs, and ``model.json``, which describes them.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +97,9 @@ def export(example: Example, bounds: Bounds) -> Any:
         example.outputs()
         first = str(error).strip().partition("\n\n")[0]
         place = _place_in_model(error)
-        why = f"{type(error).__name__}{f' in {place}' if place else ''}: {first}"
+        called = _called_in_model(error)
+        where = ", ".join(filter(None, (called, place)))
+        why = f"{type(error).__name__}{f' in {where}' if where else ''}: {first}"
         by_values = re.search("DataDependent|Constraints violated", why) is not None
         raise UserError(
             f"torch.export cannot export the model: {why}", remedy=EXPORTABLE if by_values else ""
@@ -134,10 +138,27 @@ def _place_in_model(error: Exception) -> str:
     """Return the last source line of an error outside of torch and this project, or ""."""
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     lines += re.findall(r'File "([^"]+)", line (\d+)', str(error))
-    installed = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"))
-    others = (*installed, str(Path(__file__).parent), "<")
-    user_lines = [f"{file}:{line}" for file, line in lines if not file.startswith(others)]
+    user_lines = [f"{file}:{line}" for file, line in lines if _is_of_user(file)]
     return user_lines[-1] if user_lines else ""
+
+
+def _called_in_model(error: Exception) -> str:
+    """Return the name of torch's function that the last source line of an error calls, or ""."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = list(takewhile(lambda f: not _is_of_user(f.f_code.co_filename), reversed(frames)))
+    for frame in reversed(inside) if len(inside) < len(frames) else ():
+        if Path(frame.f_code.co_filename).parts[-2:] == ("nn", "functional.py"):
+            return frame.f_code.co_name
+        # Torch's handlers of calls have the called function in this variable.
+        if (name := getattr(frame.f_locals.get("func"), "__name__", "")) and name != "forward":
+            return str(name)
+    return ""
+
+
+def _is_of_user(file: str) -> bool:
+    """Return True for a source file outside of torch, Python and this project."""
+    installed = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"))
+    return not file.startswith((*installed, str(Path(__file__).parent), "<"))
 
 
 def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
@@ -150,7 +171,10 @@ def _shapes(example: Example, bounds: Bounds) -> dict[str, Any]:
         rank, given = ranks[name], dynamic.get(name, {})
         return {axis % rank: dims[size] for axis, size in given.items() if size in dims} or None
 
-    return {name: of(name) for name in example.names}
+    by_place = map(of, example.names[: len(example.by_place)])
+    by_name = {name: of(name) for name in example.by_name}
+    # In the order of the call: the values of *inputs are a tuple, those of **inputs a table.
+    return dict(inspect.signature(example.model.forward).bind(*by_place, **by_name).arguments)
 
 
 def known_operators() -> set[str]:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from torch._ops import OpOverload
+
 from crosslab.errors import UserError
 from torchroad.conversion.arguments import Converter
 from torchroad.conversion.axes import axes_of_numbers
@@ -44,7 +46,9 @@ def unknown_operators(program: Any, known: Collection[str]) -> list[str]:
         if node.op == "call_function" and (node.target.__name__ not in known or _masks(node)):
             # torch wraps an operator that may raise an error.
             wraps = node.target.__name__ == "with_effects"
-            name = str(node.args[1] if wraps else node.target)
+            target = node.args[1] if wraps else node.target
+            # A function of Python, such as sym_float, has no short text.
+            name = str(target) if isinstance(target, OpOverload) else target.__name__
             places.setdefault(name, Counter())[place_of(node)] += 1
     return [
         f"{name} in {place}" + (f" ({count} times)" if count > 1 else "") + _reason(name)
