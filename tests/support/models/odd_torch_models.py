@@ -552,6 +552,66 @@ def moved_elements() -> Made:
     return _made(moved, torch.randn(5, 8))
 
 
+def replaced_parts() -> Made:
+    """Elements of a diagonal, at steps in memory, and of rows, replaced or reduced."""
+
+    def replaced(x: Tensor, places: Tensor, values: Tensor) -> Any:
+        diagonals = x.diagonal_scatter(values[0, :5]), x.diagonal_scatter(values[0, :3], -2)
+        stepped = torch.as_strided_scatter(x, values[:, :3], (2, 3), (8, 2), 1)
+        reduced = [
+            x.index_reduce(0, places, values, kind, include_self=own)
+            for kind in ("prod", "mean", "amax", "amin")
+            for own in (True, False)
+        ]
+        columns = x.index_reduce(1, places + 5, values[0, :2].expand(5, 2), "amax")
+        of_planes = x.reshape(5, 2, 4).diagonal_scatter(x[:, :2], 0, 2, 1)
+        return *diagonals, stepped, *reduced, columns, of_planes
+
+    places = torch.tensor([2, 2])
+    return _made(replaced, torch.randn(5, 8), places, torch.randn(2, 8))
+
+
+def bits_of_numbers() -> Made:
+    """Views in other dtypes, and the signs of zeros and NaNs."""
+
+    def bits(x: Tensor) -> Any:
+        whole, small = x.view(torch.int32), x.view(torch.uint8)
+        views = (
+            whole,
+            small,
+            small.view(torch.int64),
+            whole.view(torch.float32),
+            x[0].view(torch.int16),
+        )
+        signs = torch.signbit(x), torch.signbit(whole), torch.copysign(torch.ones_like(x), x)
+        return *views, *signs, torch.signbit(x.double()), torch.signbit(x > 0)
+
+    x = torch.tensor([[0.0, -0.0, 1.5, -torch.inf], [torch.nan, -2.0, 3e-42, 1e30]])
+    x[1, 0] = torch.tensor(-0x400000, dtype=torch.int32).view(torch.float32)  # a negative NaN
+    return _made(bits, x)
+
+
+def sums_of_products() -> Made:
+    """A sum of products of matrices, with factors."""
+
+    def summed(x: Tensor, left: Tensor, right: Tensor) -> Any:
+        ignored = torch.addbmm(x * torch.nan, left, right, beta=0)
+        return torch.addbmm(x, left, right, beta=0.5, alpha=2), ignored
+
+    return _made(summed, torch.randn(3, 5), torch.randn(2, 3, 4), torch.randn(2, 4, 5))
+
+
+def lists_of_classes() -> Made:
+    """Lists that a -1 ends; what follows it is no class."""
+    lists = torch.tensor([[1, 2, -1, 0, 0], [-1, 3, 3, 1, 2], [3, 0, 1, 2, 4]])
+
+    def losses(x: Tensor, lists: Tensor) -> Any:
+        of = nn.functional.multilabel_margin_loss
+        return of(x, lists), of(x, lists, reduction="none"), of(x[0], lists[0], reduction="sum")
+
+    return _made(losses, torch.randn(3, 5), lists)
+
+
 def shifts() -> Made:
     def shifted(x: Tensor) -> Any:
         unsigned = (x.abs() + 200).to(torch.uint8)
@@ -665,6 +725,17 @@ def parts_of_an_axis() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, dict[in
     return Sliced(), (torch.randn(2, 10),), {"x": {1: "n"}}
 
 
+def several_that_vary() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, dict[int, str]]]:
+    """Inputs of ``*inputs``."""
+    module, inputs = _made(torch.add, torch.randn(2, 10), torch.randn(1, 10))
+    return module, inputs, {"inputs_0": {1: "n"}, "inputs_1": {1: "n"}}
+
+
+def resized_by_a_factor() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, dict[int, str]]]:
+    module, inputs = _made(partial(nn.functional.interpolate, scale_factor=2), torch.randn(1, 2, 4))
+    return module, inputs, {"inputs_0": {2: "n"}}
+
+
 def branch_of_torch() -> Made:
     double, half = (lambda x: x * 2), (lambda x: x / 2)
     return _made(lambda x: torch.cond(x.sum() > 0, double, half, (x,)), torch.randn(2, 8))
@@ -705,6 +776,12 @@ def random_attention() -> Made:
 
 def branch() -> Made:
     return _made(lambda x: x * 2 if x.sum() > 0 else -x, torch.randn(2, 8))
+
+
+def chosen_by_a_library() -> Made:
+    """A function of torch that looks at values."""
+    of = nn.functional.gaussian_nll_loss
+    return _made(lambda x: of(x, x, x.abs()), torch.randn(2, 8))
 
 
 def without_inputs() -> Made:

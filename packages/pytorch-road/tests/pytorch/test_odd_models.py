@@ -134,6 +134,10 @@ def test_offsets_of_bags_are_verified(factory: str) -> None:
         "written_elements",
         "written_parts",
         "written_by_a_reduction",
+        "replaced_parts",
+        "bits_of_numbers",
+        "sums_of_products",
+        "lists_of_classes",
         "products_of_integers",
         "lengths",
         "infinite_sides",
@@ -171,7 +175,8 @@ def test_norms_of_large_means_are_as_near_to_float64_as_those_of_torch() -> None
 
 
 @pytest.mark.parametrize(
-    "factory", ["parts_of_an_axis", "table_of_positions", "keys_of_all_batches"]
+    "factory",
+    ["parts_of_an_axis", "several_that_vary", "table_of_positions", "keys_of_all_batches"],
 )
 def test_an_axis_that_varies_is_right_at_each_size(factory: str) -> None:
     example, module, params = imported(factory, {"n": (2, 32)})
@@ -226,6 +231,8 @@ def test_modules_in_training_mode_are_named() -> None:
         ("random_attention", {}, "drops weights at random"),
         ("keys_of_more_batches", {}, r"its batches have the sizes .*1.* and .*3"),
         ("branch", {}, r"GuardOnDataDependent\w+ in .*odd_torch_models.py:\d+"),
+        ("chosen_by_a_library", {}, r"Node in gaussian_nll_loss, .*odd_torch_models.py:\d+"),
+        ("resized_by_a_factor", {"n": (2, 8)}, r"  sym_float in .*odd_torch_models.py:\d+"),
         ("without_inputs", {}, "no input"),
         ("number_as_output", {}, "an output of the model is int"),
         ("one_row", {"n": (2, 8)}, "n=2:8: in the example input has 1"),

@@ -84,7 +84,7 @@ class Compiled:
 
     def __call__(self, inputs: Arrays) -> list[NDArray[Any]]:
         """Return the outputs."""
-        tensors = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs]
+        tensors = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in inputs]
         outputs = self._machine["main"](*tensors, *self._params)
         outputs = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
         return [output.numpy() for output in outputs]

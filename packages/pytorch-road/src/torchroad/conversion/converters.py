@@ -19,7 +19,7 @@ from torchroad.conversion import elementary, extremes, formulas, norms
 from torchroad.conversion.arguments import Converter, argument
 from torchroad.conversion.bags import BAGS, embedding_bag
 from torchroad.conversion.convolutions import convolution
-from torchroad.conversion.dtypes import CONSTANTS, dtype_of
+from torchroad.conversion.dtypes import CONSTANTS, dtype_of, reinterpreted
 from torchroad.conversion.indexing import at_indices, put_at_indices, sliced, strided
 from torchroad.conversion.pools import (
     ADAPTIVE_MAXIMA,
@@ -93,6 +93,7 @@ def converters(cache: Any = None) -> dict[str, Converter]:
         **dict.fromkeys(("any.dim", "any.dims"), extremes.any_true),
         "cat.default": _concatenated,
         "arange.start_step": _arange,
+        "view.dtype": reinterpreted,
         "expand.default": _expand,
         "_trilinear.default": _trilinear,
         **dict.fromkeys(BAGS, embedding_bag),

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_map
 from torchroad.conversion.converters import KEPT
 
 aten = torch.ops.aten
+# Integers of the sizes of floats.
+INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 @cache
@@ -29,17 +31,21 @@ def decompositions() -> Any:
         {
             aten._cdist_forward.default: _cdist,
             aten._pdist_forward.default: _pdist,
+            aten.addbmm.default: _addbmm,
             aten.addmv.default: _addmv,
+            aten.as_strided_scatter.default: _as_strided_scatter,
             aten.any.default: lambda x: x.flatten().any(0),
             aten.bincount.default: _bincount,
             aten.copysign.Tensor: _copysign,
             aten.diagonal.default: _diagonal,
+            aten.diagonal_scatter.default: _diagonal_scatter,
             aten.dist.default: lambda x, y, p=2.0: _length((x - y).flatten(), p),
             aten.exp2.default: lambda x: torch.pow(2.0, x),
             aten.fmax.default: lambda x, y: torch.where(x.isnan() | (y > x), y, x),
             aten.fmin.default: lambda x, y: torch.where(x.isnan() | (y < x), y, x),
             aten.histc.default: _histc,
             aten.hypot.default: _hypot,
+            aten.index_reduce.default: _index_reduce,
             aten.kthvalue.default: _with_an_axis(_kthvalue),
             aten.ldexp.Tensor: lambda x, y: x * torch.pow(2.0, y),
             aten.logcumsumexp.default: _with_an_axis(_logcumsumexp),
@@ -47,6 +53,7 @@ def decompositions() -> Any:
             aten.masked_scatter.default: _masked_scatter,
             aten.median.default: lambda x: _median(x.flatten(), 0)[0],
             aten.median.dim: _with_an_axis(_median),
+            aten.multilabel_margin_loss.default: _multilabel_margin_loss,
             aten.neg.default: lambda x: 0 - x if x.dtype == torch.uint8 else NotImplemented,
             aten.one_hot.default: _one_hot,
             aten.put.default: _put,
@@ -54,6 +61,7 @@ def decompositions() -> Any:
             aten.scatter.reduce: _scatter,
             aten.scatter.value_reduce: _scatter,
             aten.searchsorted.Tensor: _searchsorted,
+            aten.signbit.default: _signbit,
             aten.unfold.default: _unfold,
         }
     )
@@ -77,6 +85,11 @@ def _addmv(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: float = 
     return torch.addmm(x, matrix, vector, beta=beta, alpha=alpha).squeeze(-1)
 
 
+def _addbmm(x: Any, left: Any, right: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    total = torch.bmm(left, right).sum(0) * alpha
+    return x * beta + total if beta else total.expand(torch.broadcast_shapes(x.shape, total.shape))
+
+
 def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     places, values = [index.flatten()], source.flatten()
     return x.flatten().index_put(places, values, accumulate).reshape(x.shape)
@@ -86,6 +99,15 @@ def _scatter(x: Any, dim: int, index: Any, source: Any, *, reduce: str) -> Any:
     if not isinstance(source, torch.Tensor):
         source = torch.full_like(index, source, dtype=x.dtype)
     return x.scatter_reduce(dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+def _index_reduce(
+    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    shape = [1] * source.dim()
+    shape[dim] = -1
+    places = index.reshape(shape).expand(source.shape)
+    return x.scatter_reduce(dim, places, source, reduce, include_self=include_self)
 
 
 def _length(x: Any, p: float) -> Any:
@@ -145,10 +167,15 @@ def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     return hits.sum(0).to(x.dtype)
 
 
+def _signbit(x: Any) -> Any:
+    # Zeros and NaNs have signs, too, which comparisons of floats ignore.
+    if x.dtype == torch.bool:
+        return torch.zeros_like(x)
+    return x.view(INTEGERS[x.dtype]) < 0 if x.is_floating_point() else x < 0
+
+
 def _copysign(x: Any, y: Any) -> Any:
-    # The quotient has the sign of a zero.
-    negative = (y < 0) | ((y == 0) & (1 / y < 0))
-    return torch.where(negative, -x.abs(), x.abs())
+    return torch.where(_signbit(y), -x.abs(), x.abs())
 
 
 def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
@@ -194,10 +221,32 @@ def _searchsorted(
 
 def _diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     last = x.movedim((dim1, dim2), (-2, -1))
+    return last[..., *_places_of_diagonal(last, offset)]
+
+
+def _diagonal_scatter(x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    # The axes of the diagonal come first: an index_put of the first axes has its values' shape.
+    first = x.movedim((dim1, dim2), (0, 1))
+    places = _places_of_diagonal(x.movedim((dim1, dim2), (-2, -1)), offset)
+    return first.index_put(places, source.movedim(-1, 0)).movedim((0, 1), (dim1, dim2))
+
+
+def _places_of_diagonal(x: Any, offset: int) -> list[Any]:
+    """Return the indices of a diagonal's elements on the last two axes."""
     above, below = max(offset, 0), max(-offset, 0)
-    count = max(min(last.shape[-2] - below, last.shape[-1] - above), 0)
+    count = max(min(x.shape[-2] - below, x.shape[-1] - above), 0)
     places = torch.arange(count)
-    return last[..., places + below, places + above]
+    return [places + below, places + above]
+
+
+def _as_strided_scatter(
+    x: Any, source: Any, size: Any, stride: Any, storage_offset: int | None = None
+) -> Any:
+    if not x.is_contiguous():
+        return NotImplemented
+    flat = torch.arange(x.numel())
+    places = torch.as_strided(flat, size, stride, storage_offset or 0)
+    return x.flatten().index_put([places], source).reshape(x.shape)
 
 
 def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
@@ -206,6 +255,20 @@ def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     places = mask.flatten().cumsum(0) - 1
     values = source.flatten()[torch.where(mask.flatten(), places, -1)]
     return torch.where(mask, values.reshape(x.shape), x)
+
+
+def _multilabel_margin_loss(x: Any, target: Any, reduction: int = 1) -> Any:
+    # In torch 2.13's own, targets from the first -1 on count as class 0.
+    rows, target = torch.atleast_2d(x), torch.atleast_2d(target)
+    is_listed = (target == -1).cumsum(1) == 0
+    classes = torch.where(is_listed, target, 0)
+    of_class = (classes.unsqueeze(2) == torch.arange(rows.shape[1])) & is_listed.unsqueeze(2)
+    # [rows, targets, classes]
+    margins = 1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1)
+    counted = is_listed.unsqueeze(2) & ~of_class.any(1, keepdim=True) & (margins > 0)
+    losses = (torch.where(counted, margins, 0).sum(-1) / rows.shape[1]).sum(-1)
+    losses = losses.reshape(x.shape[:-1])
+    return (losses, losses.mean(), losses.sum())[reduction]
 
 
 def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:

@@ -9,12 +9,13 @@ and gives int32 for torch's sorts, which give int64.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from tvm import relax
+from tvm import relax, te, tirx
 
 from torchroad.conversion.sizes import shape_of
 
@@ -99,6 +100,45 @@ def _check_shape(wanted: Any, found: Any) -> None:
     if len(sizes) != len(wanted) or any(a != b for a, b in known):
         shapes = [", ".join(map(str, shape)) for shape in (sizes, wanted)]
         raise TypeError(f"TVM's importer gives the shape ({shapes[0]}), torch ({shapes[1]})")
+
+
+def reinterpreted(node: Any, importer: Any) -> Any:
+    """Convert ``view(dtype)``: the bytes of numbers as numbers of another dtype, low bytes first.
+
+    Raises:
+        TypeError: a dtype is bool.
+    """
+    x, dtype = importer.env[node.args[0]], str(dtype_of(node))
+    if "bool" in (dtype, str(x.ty.dtype)):
+        raise TypeError("truth values have no bits")
+    old_bits, new_bits = (int(re.sub(r"\D", "", name)) for name in (str(x.ty.dtype), dtype))
+    old, new = f"uint{old_bits}", f"uint{new_bits}"
+
+    def part(given: Any, *i: Any) -> Any:
+        """Return the bits of an element that is as large as several results, or as one."""
+        count = old_bits // new_bits
+        bits = tirx.reinterpret(old, given(*i[:-1], i[-1] // count) if i else given())
+        if count > 1:
+            bits = tirx.shift_right(bits, tirx.Cast(old, i[-1] % count * new_bits))
+        return tirx.Cast(new, bits)
+
+    def joined(given: Any, *i: Any) -> Any:
+        """Return the bits of several elements, which are as large as one result."""
+        total, count = tirx.const(0, new), new_bits // old_bits
+        for k in range(count):
+            bits = tirx.Cast(new, tirx.reinterpret(old, given(*i[:-1], i[-1] * count + k)))
+            total = tirx.bitwise_or(total, tirx.shift_left(bits, tirx.const(k * old_bits, new)))
+        return total
+
+    bits_of = part if old_bits >= new_bits else joined
+
+    def formula(given: Any) -> Any:
+        def element(*i: Any) -> Any:
+            return tirx.reinterpret(dtype, bits_of(given, *i))
+
+        return te.compute(shape_of(node, importer), element, name="bits")
+
+    return importer.block_builder.emit_te(formula, x, primfunc_name_hint="bits")
 
 
 def _constant(value: Callable[[Any], Any]) -> Any:
