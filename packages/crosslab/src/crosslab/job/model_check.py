@@ -143,7 +143,7 @@ def _check_rotary(folder: Path, table: Mapping[str, Any], kind: str) -> None:
     """
     zoo = [completed(family.config) for family in families().values() if family.kind == kind]
     scaling = table.get("rope_scaling")
-    seen = [known for config in zoo if (known := config.get("rope_scaling"))]
+    seen = [config["rope_scaling"] for config in zoo if config.get("rope_scaling")]
     if scaling and _scaling_about(scaling) not in map(_scaling_about, seen):
         known = ", or with ".join(map(str, seen))
         raise UserError(
