@@ -113,6 +113,12 @@ bool Matches(const std::string& route, const std::string& path) {
          path.find('/', colon) == std::string::npos;
 }
 
+// True if a page may have sent the request: browsers send one of these headers with each POST.
+bool IsOfBrowser(const httplib::Request& request) {
+  return request.has_header("Origin") || request.has_header("Sec-Fetch-Site") ||
+         request.has_header("Referer");
+}
+
 }  // namespace
 
 HttpServer::HttpServer(const ServerOptions& options) : options_(options), keys_(options.keys) {
@@ -359,8 +365,8 @@ void HttpServer::CheckKey(const httplib::Request& request, httplib::Response& re
   throw ApiError(kNoKey, "this server needs a key: send the header Authorization: Bearer KEY");
 }
 
-// Refuses HTML forms, which a page of any site may send without a preflight, and compressed bodies,
-// whose size is unknown in advance.
+// Refuses a page's HTML forms, which any site may send without a preflight, and compressed bodies,
+// whose size is unknown in advance. Other programs may leave out the type, as `curl -d` does.
 void HttpServer::CheckBody(const httplib::Request& request, httplib::Response& response) const {
   const std::string coding = request.get_header_value("Transfer-Encoding");
   if (!coding.empty() && Lower(coding) != "chunked") {
@@ -374,7 +380,7 @@ void HttpServer::CheckBody(const httplib::Request& request, httplib::Response& r
   }
   std::string type = request.get_header_value("Content-Type");
   type = Lower(type.substr(0, type.find_first_of("; ")));
-  if (type != "application/json") {
+  if (type != "application/json" && (IsOfBrowser(request) || type == "multipart/form-data")) {
     throw ApiError(415, "the body must be JSON: send the header Content-Type: application/json");
   }
   if (request.has_header("Content-Encoding")) {

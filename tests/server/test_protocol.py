@@ -575,11 +575,25 @@ def test_models_health_and_numbers(server: Served) -> None:
     assert not any("made" in name for name in after)
 
 
-def test_other_bodies_than_json_are_refused(server: Served) -> None:
-    form = server.ask("POST", CHAT, "a=b", {"Content-Type": "application/x-www-form-urlencoded"})
-    plain = server.ask("POST", CHAT, json.dumps(ASKED), {"Content-Type": "text/plain"})
-    packed = server.post(CHAT, b"x", **{"Content-Encoding": "gzip"})
-    assert [form.status, plain.status, packed.status] == [415] * 3
+@pytest.mark.parametrize("browser", ["Origin", "Sec-Fetch-Site", "Referer"])
+def test_a_page_sends_json_alone(server: Served, browser: str) -> None:
+    of_page = {browser: "http://evil.example"}
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        headers = {"Content-Type": kind} | of_page
+        assert server.ask("POST", CHAT, json.dumps(ASKED), headers).status == 415
+    assert server.ask("POST", CHAT, json.dumps(ASKED), of_page).status == 415
+
+
+def test_other_programs_need_no_type_of_the_body(server: Served) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # as `curl -d` sends it
+    large = ASKED | {"user": "u" * 20000}
+    for headers in (form, {"Content-Type": "text/plain"}, {}):
+        assert server.ask("POST", CHAT, json.dumps(ASKED), headers).status == 200
+        assert server.ask("POST", CHAT, json.dumps(large), headers).status == 200
+    assert server.ask("POST", CHAT, "a=b", form).status == 400
+    parts = {"Content-Type": "multipart/form-data"}
+    assert server.ask("POST", CHAT, json.dumps(ASKED), parts).status == 415
+    assert server.post(CHAT, b"x", **{"Content-Encoding": "gzip"}).status == 415
     charset = {"Content-Type": "application/json; charset=utf-8"}
     assert server.ask("POST", CHAT, json.dumps(ASKED), charset).status == 200
 
