@@ -26,12 +26,12 @@ from accelerator.lowering import lower
 from accelerator.mapping import best
 from accelerator.program import Program
 from accelerator.study import execute
-from costmodel.accuracy.rounding import F32
 from crosslab.models.config import read_family
 from crosslab.models.llama_params import FileWeights
 from crosslab.models.reference import ReferenceLlama
 from crosslab.models.sources.gguf_import import import_gguf
 from crosslab.models.sources.model_folder import CONFIG_FILE
+from crosslab.models.weights_file import F32
 from crosslab.tokenizer.chat_tokenizer import ChatTokenizer
 
 EMBEDDING = "model.embed_tokens.weight"

@@ -22,12 +22,12 @@ import numpy as np
 
 from accelerator.layer import Int8
 from accelerator.model import quantise
-from costmodel.accuracy.rounding import F32
 from crosslab.cached_build import cached_build
 from crosslab.models.config import LlamaConfig, read_family
 from crosslab.models.params import Array, ReadParams, read_index, write_params
 from crosslab.models.reference import ReferenceLlama
 from crosslab.models.sources.model_folder import CONFIG_FILE
+from crosslab.models.weights_file import F32
 from groundwork.hashing import digest
 
 EMBEDDING = "embed_tokens"

@@ -39,7 +39,6 @@ from accelerator.pictures.quantise import QuantisedLayer, best_exponents, quanti
 from accelerator.program import Program
 from accelerator.study import execute
 from accelerator.timing import simulate
-from costmodel.accuracy.rounding import F32
 
 Array = NDArray[Any]
 Feed = Mapping[str, Array]
@@ -107,7 +106,7 @@ class Classifier:
     proved: bool = False
     on_cpu: Callable[[HostPart, Feed], Sequence[Array]] = HostPart.__call__
     fixed: Feed = field(default_factory=dict)
-    weights: dict[str, tuple[Int8, F32]] = field(default_factory=dict)
+    weights: dict[str, tuple[Int8, NDArray[np.float32]]] = field(default_factory=dict)
 
     @classmethod
     def calibrated(cls, model: Any, feeds: Sequence[Feed], device: Device) -> Classifier:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama in numpy, read from a GGUF file; a scheme rounds the operands of every product."""
+"""A Llama in numpy, read from a GGUF file; a scheme rounds the operands of every product.
+
+Sums have 64 bits. Those of float32 depend on the machine's BLAS and its threads, and a last digit
+can carry a value to another step of a scheme.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from costmodel.accelerator.scheme import Scheme
 from costmodel.accuracy import rounding
-from costmodel.accuracy.rounding import F32
+from costmodel.accuracy.rounding import Floats
 from costmodel.errors import CostError
 from groundwork.gguf_bound import Bounded
 
@@ -41,7 +45,7 @@ class FloatLlama:
     kept: int
     base: float
     epsilon: float
-    tensors: dict[str, F32]
+    tensors: dict[str, Floats]
     tokenizer: Tokenizer
     words: str = WORDS
 
@@ -51,7 +55,7 @@ class FloatLlama:
         return replace(self, tensors={**self.tensors, **rounded})
 
     @property
-    def matrices(self) -> dict[str, F32]:
+    def matrices(self) -> dict[str, Floats]:
         """The weights of the products, N x K: the embedding only if it is the head, too."""
         looked_up = {EMBEDDING} - {self._head}
         return {
@@ -60,13 +64,13 @@ class FloatLlama:
             if value.ndim == 2 and name not in looked_up
         }
 
-    def logits(self, tokens: Tokens, scheme: Scheme) -> F32:
+    def logits(self, tokens: Tokens, scheme: Scheme) -> Floats:
         """Return the logits, tokens x vocabulary, of a sequence from its first token.
 
         The scheme rounds activations, keys and values; :meth:`quantized` rounds weights.
         """
         tensors = self.tensors
-        hidden = tensors[EMBEDDING][tokens]
+        hidden = tensors[EMBEDDING][tokens].astype(np.float64)
         for layer in range(self.layers):
             name = f"blk.{layer}."
             normed = self._norm(hidden, tensors[name + "attn_norm.weight"])
@@ -81,15 +85,15 @@ class FloatLlama:
         normed = self._norm(hidden, tensors["output_norm.weight"])
         return self._product(normed, self._head, scheme)
 
-    def _product(self, values: F32, name: str, scheme: Scheme) -> F32:
+    def _product(self, values: Floats, name: str, scheme: Scheme) -> Floats:
         """Round values (tokens x inputs) by the scheme; return their product by named weights."""
         return np.asarray(rounding.activations(values, scheme) @ self.tensors[name].T)
 
-    def _norm(self, values: F32, weight: F32) -> F32:
+    def _norm(self, values: Floats, weight: Floats) -> Floats:
         square = np.mean(values * values, axis=-1, keepdims=True)
-        return np.asarray(values / np.sqrt(square + self.epsilon) * weight, dtype=np.float32)
+        return np.asarray(values / np.sqrt(square + self.epsilon) * weight)
 
-    def _attention(self, values: F32, name: str, scheme: Scheme) -> F32:
+    def _attention(self, values: Floats, name: str, scheme: Scheme) -> Floats:
         tokens = len(values)
         query, key, value = (
             self._product(values, f"{name}attn_{part}.weight", scheme)
@@ -102,12 +106,12 @@ class FloatLlama:
         flat = self._mixed(query, key, value).transpose(1, 0, 2).reshape(tokens, -1)
         return self._product(flat, name + "attn_output.weight", scheme)
 
-    def _mixed(self, query: F32, key: F32, value: F32) -> F32:
+    def _mixed(self, query: Floats, key: Floats, value: Floats) -> Floats:
         """Return the output of attention; all arrays are heads x tokens x width."""
         group, tokens = self.heads // self.kept, query.shape[1]
         scores = query.reshape(self.kept, group, tokens, -1) @ key[:, None].transpose(0, 1, 3, 2)
-        scores = scores / np.float32(np.sqrt(self._width))
-        scores = np.where(np.tri(tokens, dtype=bool), scores, np.float32(-1e9))
+        scores = scores / np.sqrt(self._width)
+        scores = np.where(np.tri(tokens, dtype=bool), scores, -1e9)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores = scores / scores.sum(axis=-1, keepdims=True)
         return np.asarray((scores @ value[:, None]).reshape(self.heads, tokens, -1))
@@ -120,7 +124,7 @@ class FloatLlama:
     def _width(self) -> int:
         return int(self.tensors["blk.0.attn_q.weight"].shape[0]) // self.heads
 
-    def _rotated(self, values: F32) -> F32:
+    def _rotated(self, values: Floats) -> Floats:
         width = values.shape[-1]
         rates = self.base ** (-np.arange(0, width, 2) / width)
         angles = np.arange(values.shape[1])[:, None] * rates
