@@ -20,6 +20,10 @@ CASES = {
     "dist": (aten.dist.default, (INFINITE[0], torch.zeros(2))),
     "equal elements": (aten.histc.default, (torch.full((4,), 2.0), 4)),
     "equal bounds": (aten.histc.default, (torch.tensor([1.0, 2.0, 4.0]), 3, 5, 5)),
+    "loss of a row": (
+        aten.multi_margin_loss.default,
+        (torch.tensor([0.5, 2.0, 1.0]), torch.tensor(2), 1, 1, None, 0),
+    ),
     "bounds": (aten.histc.default, (torch.tensor([1.0, 2.0, 4.0, 9.0]), 3, 1, 4)),
 }
 

@@ -53,6 +53,7 @@ def decompositions() -> Any:
             aten.masked_scatter.default: _masked_scatter,
             aten.median.default: lambda x: _median(x.flatten(), 0)[0],
             aten.median.dim: _with_an_axis(_median),
+            aten.multi_margin_loss.default: _multi_margin_loss,
             aten.multilabel_margin_loss.default: _multilabel_margin_loss,
             aten.neg.default: lambda x: 0 - x if x.dtype == torch.uint8 else NotImplemented,
             aten.one_hot.default: _one_hot,
@@ -255,6 +256,15 @@ def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     places = mask.flatten().cumsum(0) - 1
     values = source.flatten()[torch.where(mask.flatten(), places, -1)]
     return torch.where(mask, values.reshape(x.shape), x)
+
+
+def _multi_margin_loss(
+    x: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
+) -> Any:
+    own = torch._decomp.decompositions.multi_margin_loss
+    losses = own(x, target, p, margin, weight, reduction)
+    # In torch 2.13's own, the loss of a single row has an axis.
+    return losses if reduction else losses.reshape(x.shape[:-1])
 
 
 def _multilabel_margin_loss(x: Any, target: Any, reduction: int = 1) -> Any:
