@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_map
 from torchroad.conversion.converters import KEPT
 
 aten = torch.ops.aten
+# Torch's own decomposition stands before the table, from the first call on.
+aten.multi_margin_loss.default.py_kernels.pop(torch._C.DispatchKey.Autograd, None)
 # Integers of the sizes of floats.
 INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
