@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from crosslab.compile.overlaypass import load_pass
+from crosslab.models.config import LlamaConfig
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,36 @@ def test_rows_are_chosen_right_after_attention(
     for want, got in zip(
         model.run(before, name, *arguments), model.run(after, name, *arguments), strict=True
     ):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["prefill", "batch_prefill"])
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_mixture_of_experts_moves_as_a_whole(model: Any, name: str, mixes: bool) -> None:
+    """But not if its choice of experts reads other rows."""
+    from tvm.relax.frontend import nn  # noqa: PLC0415
+    from tvm.relax.frontend.nn import op  # noqa: PLC0415
+
+    from crosslab.compile.mixture import Mixture  # noqa: PLC0415
+
+    class Gate(nn.Linear):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            scores = super().forward(x)
+            return scores + op.sum(scores, axis=1, keepdims=True) if mixes else scores
+
+    experts, width, chosen_of_all = 4, model.WIDTH, 2
+    config = LlamaConfig(
+        *(width, width, 1, 1, width, 1, 8), experts=experts, chosen=chosen_of_all, family="mixtral"
+    )
+    before = model.module(Mixture(config, Gate(width, experts, bias=False)))
+    after = chosen(model, before)
+    products = [shape for function, shape in model.calls(after, name, 2) if "experts" in function]
+    assert len(products) == 3
+    assert {"rows" in shape[0] for shape in products} == {mixes}
+    weights = [(experts, width), (experts, 2 * width, width), (experts, width, width)]
+    arguments = inputs(model, name)
+    both = [model.run(mod, name, *arguments, between=weights) for mod in (before, after)]
+    for want, got in zip(*both, strict=True):
         np.testing.assert_array_equal(got, want)
 
 

@@ -6,7 +6,7 @@ It imports TVM, so tests import it when the patched tree is on ``sys.path``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,12 +89,13 @@ def module(
     )(exported)
 
 
-def run(mod: Any, name: str, *inputs: Any) -> list[Any]:
+def run(mod: Any, name: str, *inputs: Any, between: Sequence[tuple[int, ...]] = ()) -> list[Any]:
+    """Results of a function; `between` has the shapes of that part's weights."""
     vm = relax.VirtualMachine(relax.build(mod, LLVM), tvm.cpu())
     random = np.random.default_rng(0)
     weights = [
         random.standard_normal(shape).astype("float32")
-        for shape in ((WIDTH,), (2 * WIDTH, WIDTH), (OUT, WIDTH))
+        for shape in (*between, (WIDTH,), (2 * WIDTH, WIDTH), (OUT, WIDTH))
     ]
     result = vm[name](*(tvm.runtime.tensor(value) for value in (*inputs, *weights)))
     return [
@@ -102,7 +103,7 @@ def run(mod: Any, name: str, *inputs: Any) -> list[Any]:
     ]
 
 
-def calls(mod: Any, name: str) -> list[tuple[str, list[str]]]:
+def calls(mod: Any, name: str, rank: int = RANK) -> list[tuple[str, list[str]]]:
     """Functions of rows that are called, in order, with the shape of their result."""
     bindings = [b for block in mod[name].body.blocks for b in block.bindings]
     return [
@@ -110,7 +111,7 @@ def calls(mod: Any, name: str) -> list[tuple[str, list[str]]]:
         for b in bindings
         if getattr(getattr(b.value, "op", None), "name", "") == "relax.call_tir"
         and isinstance(b.value.ty_args[0], relax.TensorType)
-        and len(b.value.ty_args[0].shape) == RANK
+        and len(b.value.ty_args[0].shape) == rank
     ]
 
 

@@ -34,9 +34,11 @@ from .tir import nodes_of, uses
 
 # Axis of rows in [sequences, rows, width].
 ROWS, RANK = 1, 3
-# Of MLC-LLM's mixtures (op/moe_misc.py): the functions that have floats and no axis of rows, or
-# several. Digits at the end of a name are the compiler's.
-_OF_MIXTURES = re.compile(r"(reshape|take|scatter_output|top\d+(_softmax)?)\d*")
+# Of mixtures, in MLC-LLM's op/moe_misc.py and crosslab/compile/mixture.py: the functions that have
+# floats and no axis of rows, or several. Digits at the end of a name are the compiler's.
+_OF_MIXTURES = re.compile(
+    r"(reshape|take|scatter_output|top\d+(_softmax)?|choice_of_experts|sum_of_experts)\d*"
+)
 
 
 class Choice(enum.Enum):
