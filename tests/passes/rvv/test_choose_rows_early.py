@@ -54,7 +54,7 @@ def test_rows_are_chosen_right_after_attention(
 @pytest.mark.parametrize("name", ["prefill", "batch_prefill"])
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_mixture_of_experts_moves_as_a_whole(model: Any, name: str, mixes: bool) -> None:
-    """But not if its choice of experts reads other rows."""
+    """Also if its gate reads the sum of all rows, which stays that of all."""
     from tvm.relax.frontend import nn  # noqa: PLC0415
     from tvm.relax.frontend.nn import op  # noqa: PLC0415
 
@@ -73,7 +73,7 @@ def test_a_mixture_of_experts_moves_as_a_whole(model: Any, name: str, mixes: boo
     after = chosen(model, before)
     products = [shape for function, shape in model.calls(after, name, 2) if "experts" in function]
     assert len(products) == 3
-    assert {"rows" in shape[0] for shape in products} == {mixes}
+    assert not any("rows" in shape[0] for shape in products)
     weights = [(experts, width), (experts, 2 * width, width), (experts, width, width)]
     arguments = inputs(model, name)
     both = [model.run(mod, name, *arguments, between=weights) for mod in (before, after)]
