@@ -127,14 +127,11 @@ class ReferenceLlama:
         x = x * np.float32(self.config.embedding_scale)
         for layer in range(self.config.layers):
             at = f"model.layers.{layer}"
-            last = layer == self.config.layers - 1
-            kept = rows if last and not self.config.experts else slice(None)
+            kept = rows if layer == self.config.layers - 1 else slice(None)
             mixed = self._attention(layer, self._norm(x, f"{at}.input_layernorm"))[kept]
             x = x[kept] + self._linear(mixed, layer, self.outputs[layer])
             x = x + self._feed_forward(layer, self._norm(x, f"{at}.post_attention_layernorm"))
-        # A mixture computes all tokens, as their rows are ordered by expert.
-        hidden: F32 = x[rows] if self.config.experts else x
-        return hidden
+        return x
 
     def _embedded(self, tokens: Sequence[int]) -> F32:
         """Return the embeddings [tokens, hidden] of tokens."""
