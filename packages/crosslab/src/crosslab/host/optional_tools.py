@@ -112,8 +112,8 @@ def prepare(options: Sequence[str] = ()) -> None:
 def _selected(missing: Sequence[OptionalTool], options: Sequence[str]) -> list[OptionalTool]:
     """Return the tools with a test that pytest's options select.
 
-    There are none for options that pytest rejects. If it cannot collect the tests, all are
-    returned, and a message says so.
+    Return no tool if pytest rejects the options. Return all tools, and print the errors, if pytest
+    cannot collect the tests.
     """
     # A package has a root of its own, if its tests alone are selected.
     fixed = ("--collect-only", "-qq", "-n0", "--rootdir=.")
