@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -377,7 +378,8 @@ def test_rotary_positions_that_the_zoo_lacks_are_refused(
             return " is not checked for models of type" in error.what
         return False
 
-    kinds = {"llama": {"linear", "llama3"}, "llama4": {"llama3"}, "gemma3": {"linear"}}
+    kinds = {"llama": {"linear", "llama3"}, "llama4": {"llama3"}}
+    kinds |= {name: {"linear"} for name in ("gemma3", "gemma3_4b")}
     for scaling in SCALINGS:
         kind = scaling.get("rope_type") if isinstance(scaling, dict) else None
         wanted = kind not in kinds.get(family, ())
@@ -403,6 +405,25 @@ def test_the_text_of_a_hybrid_is_made(
     change(plain, **HYBRID, text_config=text, max_position_embeddings=None)
     check_model(job_of_model(plain, tmp_path / "cache", mlc=True), plain)
     assert read_table(plain / "config.json")["layer_types"] == layers
+
+
+def test_the_text_of_a_gemma_3_with_an_encoder_of_images_is_made(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published files of 4B leave out what transformers' class has by default."""
+    monkeypatch.setattr(model_check, "wanted_weights", lambda *_: set())
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240}
+    text |= {"num_hidden_layers": 34, "rope_scaling": LINEAR, "sliding_window": 1024}
+    whole = {"model_type": "gemma3", "text_config": text, "vision_config": {"image_size": 896}}
+    (plain / "config.json").write_text(json.dumps(whole), encoding="utf-8")
+    check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
+    table = read_table(plain / "config.json")
+    names = ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+    assert [table[name] for name in names] == [8, 4, 256, 262208]
+    text["layer_types"] = ["full_attention"] * 34
+    (plain / "config.json").write_text(json.dumps(whole), encoding="utf-8")
+    with pytest.raises(UserError, match="number 6 divides"):
+        check_model(job_of_model(plain, tmp_path / "cache", "--unchecked", mlc=True), plain)
 
 
 def test_options_that_cannot_be_are_refused(

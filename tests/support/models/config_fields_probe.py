@@ -47,7 +47,7 @@ WITHOUT_EFFECT = (
 READ_ELSEWHERE = {
     "attn_output_gate": ("qwen3_5",),
     "hidden_act": ("gemma", "gemma2"),
-    "layer_types": ("gemma2", "gemma3", "llama4", "qwen3_5"),
+    "layer_types": ("gemma2", "gemma3", "gemma3_4b", "llama4", "qwen3_5"),
     "n_ctx": ("gpt2",),
     "sliding_window": ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
     "tie_word_embeddings": (

@@ -47,7 +47,7 @@ from crosslab.job.verdict import (
     judge,
     prepare_reference,
 )
-from crosslab.models.config import kind_of, read_family
+from crosslab.models.config import kind_of, read_family, read_table
 from crosslab.models.encoder import ENCODERS
 from crosslab.models.formats import GGUF
 from crosslab.models.int8_error import DEFAULT_TEXT, read_text
@@ -297,6 +297,9 @@ def ask(job: Job, clock: Clock) -> Question:
             _progress.print(f"[yellow]left out:[/] chat: {escape(why)}", soft_wrap=True)
         kind, config = kind_of(model.folder), model.folder / CONFIG_FILE
         sees = kind == LLAVA
+        if not sees and "vision_config" in read_table(config):
+            why = f"the compiled model of type {kind!r} has no encoder of pictures"
+            _progress.print(f"[yellow]left out:[/] pictures: {escape(why)}", soft_wrap=True)
         ids = tokenizer.chat_ids(job.prompt, pictures=int(sees))
         prompt = read_llava(config).with_picture(ids) if sees else ids
         answer = 0 if kind in ENCODERS else job.max_new
