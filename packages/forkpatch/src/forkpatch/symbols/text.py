@@ -9,7 +9,8 @@ same indent, with the line above it, its head. A heading in brackets (``[name]``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, lru_cache
 from itertools import repeat
 
@@ -17,7 +18,7 @@ from forkpatch.model.diffs import split_lines
 
 _HEADING = re.compile(rb"\[+[^\[\]=,]+\]+$|---$")
 _DIRECTIVE = re.compile(rb"#\s*(?:if|ifdef|ifndef|el|endif|define|include|pragma|undef|error)")
-_CONDITION = re.compile(rb"\n#[ \t]*(?:if|el|endif)")
+_CONDITION = re.compile(rb"#[ \t]*(?:if|el|endif)")
 #: Suffixes of files for readers.
 DOCUMENTS = (".rst", ".txt", ".md", ".adoc", *(f".{section}" for section in range(1, 9)))
 #: The sign of an item of a list.
@@ -142,7 +143,6 @@ class Text:
         # The loop of :func:`plain`, without a call for each line of a file.
         self.raw, self.lines = rows or (raw, [line.strip().removesuffix(b",") for line in raw])
         self._is_markdown = path.endswith(".md")
-        self._standing: dict[tuple[bytes, ...], list[int]] = {}
 
     def edited(self, edits: Iterable[tuple[Span, Sequence[bytes]]], data: bytes) -> Text:
         """Return the text with other lines at some rows, in order; ``data`` is its content."""
@@ -154,43 +154,34 @@ class Text:
         return Text(self.path, data, (raw + self.raw[at:], lines + self.lines[at:]))
 
     @cached_property
-    def _joined(self) -> bytes:
-        """The compared lines, each between two line feeds."""
-        return b"\n".join([b"", *self.lines, b""])
+    def _index(self) -> Mapping[bytes, list[int]]:
+        """The rows of each line."""
+        found = defaultdict[bytes, list[int]](list)
+        for row, line in enumerate(self.lines):
+            found[line].append(row)
+        return found
 
     @cached_property
     def conditions(self) -> Set[int]:
         """The rows of conditions of C's preprocessor."""
-        return {*self._rows_at(found.start() for found in _CONDITION.finditer(self._joined))}
+        signs = (line for line in self._index if line[:1] == b"#")
+        return {row for line in signs if _CONDITION.match(line) for row in self._index[line]}
 
     def rows(self, line: bytes) -> Sequence[int]:
         """Return the rows of a line that :func:`plain` returned.
 
         The sign of a list's item before it does not count.
         """
-        if not self._has_items and not line.startswith(ITEM):
-            return self.standing((line,))
         key = line.removeprefix(ITEM)
-        return sorted((*self.standing((key,)), *self.standing((ITEM + key,))))
-
-    @cached_property
-    def _has_items(self) -> bool:
-        return b"\n" + ITEM in self._joined
+        bare, items = (self._index.get(one, []) for one in (key, ITEM + key))
+        return sorted((*bare, *items)) if bare and items else bare or items
 
     def standing(self, run: Sequence[bytes]) -> list[int]:
         """Return the rows at which a run of lines, as :func:`plain` returns them, begins."""
-        key = tuple(run)
-        if key not in self._standing:
-            found = _occurrences(self._joined, b"\n".join([b"", *run, b""]))
-            self._standing[key] = list(self._rows_at(found))
-        return self._standing[key]
-
-    def _rows_at(self, starts: Iterable[int]) -> Iterator[int]:
-        """Yield the rows below some line feeds of the joined lines."""
-        row = last = 0
-        for at in starts:
-            row, last = row + self._joined.count(b"\n", last, at), at
-            yield row
+        wanted, places = list(run), [self._index.get(line, []) for line in run]
+        at = min(range(len(run)), key=lambda one: len(places[one]))  # the rarest line
+        starts = (row - at for row in places[at] if row >= at)
+        return [row for row in starts if self.lines[row : row + len(wanted)] == wanted]
 
     def depth(self, row: int) -> float | None:
         """Return a line's indent, 0.5 less for a heading; None for an empty line, a C directive."""
@@ -246,14 +237,6 @@ class Text:
             if above == depth:
                 return first
         return row
-
-
-def _occurrences(data: bytes, wanted: bytes) -> Iterator[int]:
-    """Yield the offsets at which ``wanted`` begins in ``data``, also those that overlap."""
-    at = data.find(wanted)
-    while at >= 0:
-        yield at
-        at = data.find(wanted, at + 1)
 
 
 @lru_cache(maxsize=256)

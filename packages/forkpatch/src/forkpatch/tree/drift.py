@@ -144,7 +144,8 @@ def became(place: SymbolPlace, outlines: Mapping[str, Outline]) -> tuple[Drift, 
     bare = bare_name(place.symbol)
     word = bare.encode("utf-8", "surrogateescape")
     for path, other in outlines.items() if bare != MODULE else ():
-        rows = [row for row, line in enumerate(other.lines, 1) if word in line]
+        is_named = word in other.data
+        rows = [row for row, line in enumerate(other.lines, 1) if word in line] if is_named else []
         for symbol in other.symbols.values() if rows else ():
             if bare_name(symbol.name) == bare:
                 return Drift.MOVED, (path, symbol.name)
