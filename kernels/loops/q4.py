@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loops of the products of q4 weights; rvv/int8_q4.c and rvv/q4_tiles.c have the arithmetic.
 
-Those of Q4_0, Q4_K and Q6_K, in the blocks of a GGUF file, are here as well, for rvv/gguf.c.
+Those of one row in the formats of GGUF files are here as well, for rvv/gguf.c.
 
 A block of a row's activations has 32 values, their scale at byte 32, and at byte 36 the sum that
 takes the zero point off. A group has a block of each row, one after another.
@@ -10,12 +10,12 @@ takes the zero point off. A group has a block of each row, one after another.
 from collections.abc import Sequence
 from functools import partial
 
-from crosslab.loops.code import Argument, Constant, Loop, Vector, Width
+from crosslab.loops.code import Argument, Bank, Constant, Loop, Value, Vector, Width
 from crosslab.loops.library import Library
 
 BLOCK, SCALE, BIAS, PAIRS = 40, 32, 36, 16
-# In place of the bias, a block for Q4_0 has the sums of eight values each; zero is 2^ZERO_BITS.
-SUMS, ZERO_BITS = (36, 38, 40, 42), 3
+# In place of the bias, a block of 32 inputs of a GGUF file has the sums of eight values each.
+INPUTS, SUMS = 32, 36
 BYTES = "const uint8_t *"
 # Its lowest bit is worth 1, so that its bits plus an integer are the float MAGIC + integer.
 MAGIC = Constant(float(3 << 22))
@@ -33,22 +33,24 @@ def multiply(
     blocks: Sequence[int] | None = None,
     pairs: int = PAIRS,
     high_bits: Argument | None = None,
+    high: int = 0,
+    low: int = 4,
 ) -> None:
     """Emit the 16-bit sums of the products of ``pairs`` pairs, one for each block of ``x``.
 
-    ``high_bits`` points to the two high bits of each weight, those of four inputs in a byte.
+    A weight has ``low`` bits, four or eight, and ``high`` further ones, to which ``high_bits``
+    points: a byte has those of neighbouring inputs.
     """
     blocks = blocks or [BLOCK * row for row in range(len(sums))]
-    sixteen = Constant(16)
     for pair in range(pairs):
-        if high_bits and pair % 2 == 0:
+        if high_bits and 2 * pair * high % 8 == 0:
             bits = e8.load("vle8.v", high_bits, step)
-        low = e8.load("vle8.v", q, step)
-        high = e8.make("vmulhu.vx", low, sixteen)
-        e8.put("vnmsac.vx", low, sixteen, high)
-        for odd, weights in enumerate((low, high)):
+        for odd, weights in enumerate(unpack(e8, q, step, low)):
+            place = (2 * pair + odd) * high % 8
             if high_bits:
-                add_high(e8, weights, bits, 2 * (pair % 2) + odd)
+                if place == 4 + high:
+                    bits = e8.make("vsrl.vi", bits, 4 - high)
+                add_high(e8, weights, bits, place if place <= 4 else place - 4 + high, high)
             for block, part in zip(blocks, sums, strict=True):
                 value = k.scalar("lb", x, block + 2 * pair + odd)
                 if pair + odd == 0:
@@ -57,13 +59,22 @@ def multiply(
                     e8.put("vwmacc.vx", part, value, weights)
 
 
-def add_high(e8: Width, weights: Vector, bits: Vector, place: int) -> None:
-    """Emit the addition of two high bits to the nibbles of inputs; a byte has those of four."""
-    if place == 3:
-        bits = e8.make("vsrl.vi", bits, 2)
-    chosen = e8.make("vand.vx", bits, Constant(3 << min(2 * place, 4)))
-    if place < 2:
-        e8.put("vmacc.vx", weights, Constant(4 ** (2 - place)), chosen)
+def unpack(e8: Width, q: Argument, step: Argument, low: int) -> tuple[Vector, Vector]:
+    """Emit the loads of the weights of two inputs: two bytes, or the nibbles of one."""
+    first = e8.load("vle8.v", q, step)
+    if low == 8:
+        return first, e8.load("vle8.v", q, step)
+    sixteen = Constant(16)
+    second = e8.make("vmulhu.vx", first, sixteen)
+    e8.put("vnmsac.vx", first, sixteen, second)
+    return first, second
+
+
+def add_high(e8: Width, weights: Vector, bits: Vector, place: int, high: int) -> None:
+    """Emit the addition of ``high`` bits, from bit ``place`` of a byte on, above the nibbles."""
+    chosen = e8.make("vand.vx", bits, Constant(((1 << high) - 1) << place))
+    if place < 4:
+        e8.put("vmacc.vx", weights, Constant(16 >> place), chosen)
     else:
         e8.put("vadd.vv", weights, weights, chosen)
 
@@ -103,53 +114,75 @@ def halves(e16: Width, e32: Width, pointer: Argument, step: Argument, *, zvfh: b
     return bits
 
 
-def row_of_file(k: Loop, *, zvfh: bool) -> None:
-    """Emit c[lanes] = a row of int8 activations times the Q4_0 weights of a tile."""
-    c, x, q, s = k.pointers(c="float *", x=BYTES, q=BYTES, s="const uint16_t *")
+def sum_of_values(k: Loop, y: Argument, offset: int, inputs: int) -> Value:
+    """Emit the sum of the activations of some inputs, from sums of eight each."""
+    sum_, *others = (k.scalar("lh", y, offset + 2 * i) for i in range(inputs // 8))
+    for other in others:
+        sum_ = k.integer("add", sum_, other)
+    return sum_
+
+
+def take_zero(k: Loop, e16: Width, part: Vector, zero: int, sum_: Value) -> None:
+    """Emit the correction of a sum of stored weights, of which ``zero``, a power of 2, means 0."""
+    e16.put("vsub.vx", part, part, k.integer("slli", sum_, zero.bit_length() - 1))
+
+
+def row_of_blocks(
+    k: Loop, *, zvfh: bool, span: int, low: int = 4, high: int = 0, zero: int = 0, least: bool
+) -> None:
+    """Emit c[lanes] = a row of int8 activations times a tile in blocks of 32 inputs.
+
+    A sum of ``span`` products fits 16 bits. ``least``: a block has a minimum, too.
+    """
+    c, x = k.pointers(c="float *", x=BYTES)
+    q, h, s = k.pointers(q=BYTES, h=BYTES, s="const uint16_t *")
     ld_x, step, half_step = k.parameters("ld_x", "step", "half_step")
     e8, e16, e32 = k.widths("lanes", 8, 16, 32)
     total = e32.make("vmv.v.i", 0)
     with k.repeat("blocks"):
-        part = e16.vector()
-        multiply(k, e8, [part], x, q, step)
-        sum_, *others = (k.scalar("lh", x, offset) for offset in SUMS)
-        for other in others:
-            sum_ = k.integer("add", sum_, other)
-        e16.put("vsub.vx", part, part, k.integer("slli", sum_, ZERO_BITS))
-        number = e16.make("vfwcvt.f.x.v", part)
+        parts: list[Vector] = []
+        for first in range(0, INPUTS, span):
+            part = e16.vector()
+            multiply(k, e8, [part], x, q, step, [first], span // 2, h if high else None, high, low)
+            if zero:
+                take_zero(k, e16, part, zero, sum_of_values(k, x, SUMS + first // 4, span))
+            parts.append(part)
+            if len(parts) == 2:
+                number = e16.make("vwadd.vv", *parts)
+            elif len(parts) > 2:
+                e16.put("vwadd.wv", number, number, part)
+        if span == INPUTS:
+            number = e16.make("vfwcvt.f.x.v", part)
+        else:
+            e32.put("vfcvt.f.x.v", number, number)
         e32.put("vfmul.vv", number, number, halves(e16, e32, s, half_step, zvfh=zvfh))
-        e32.put("vfmacc.vf", total, k.scalar("flw", x, SCALE), number)
+        scale = k.scalar("flw", x, SCALE)
+        e32.put("vfmacc.vf", total, scale, number)
+        if least:
+            factor = Value(Bank.FLOAT)
+            sum_ = sum_of_values(k, x, SUMS, INPUTS)
+            k.add("fcvt.s.w", "{}, {}", (factor, sum_), (sum_,), (factor,))
+            k.add("fmul.s", "{}, {}, {}", (factor, factor, scale), (factor, scale), (factor,))
+            e32.put("vfmacc.vf", total, factor, halves(e16, e32, s, half_step, zvfh=zvfh))
         k.advance(x, ld_x)
     e32.store("vse32.v", total, c)
 
 
 for zvfh, needs in ((False, "!defined(__riscv_zvfh)"), (True, "defined(__riscv_zvfh)")):
-    loops.add("mlc_q4_0_row", 8, needs=needs)(partial(row_of_file, zvfh=zvfh))
+    for name, description in {
+        "q4_0": partial(row_of_blocks, span=32, zero=8, least=False),
+        "q4_1": partial(row_of_blocks, span=16, least=True),
+        "q5_0": partial(row_of_blocks, span=16, high=1, zero=16, least=False),
+        "q5_1": partial(row_of_blocks, span=8, high=1, least=True),
+        "q8_0": partial(row_of_blocks, span=2, low=8, least=False),
+    }.items():
+        loops.add(f"mlc_{name}_row", 8, needs=needs)(partial(description, zvfh=zvfh))
 
 
-@loops.add("mlc_q4_k_row", 8)
-def row_of_groups(k: Loop) -> None:
-    """Emit t[lanes] = sums of a Q4_K block's groups of 32 inputs times the groups' scales."""
-    t, x, q, s = k.pointers(t="int32_t *", x=BYTES, q=BYTES, s=BYTES)
-    (step,) = k.parameters("step")
-    e8, e16, e32 = k.widths("lanes", 8, 16, 32)
-    total = e32.make("vmv.v.i", 0)
-    with k.repeat("groups"):
-        scale = e8.make("vwadd.vx", e8.load("vle8.v", s, step), Constant(0))
-        # The sum of 16 products fits 16 bits.
-        for first in (0, PAIRS):
-            part = e16.vector()
-            multiply(k, e8, [part], x, q, step, [first], PAIRS // 2)
-            e16.put("vwmacc.vv", total, part, scale)
-        k.advance(x, 2 * PAIRS)
-    e32.store("vse32.v", total, t)
+def row_of_groups(k: Loop, *, group: int, span: int, high: int = 0, zero: int = 0) -> None:
+    """Emit t[lanes] = sums of a block's groups of inputs times the groups' scales.
 
-
-@loops.add("mlc_q6_k_row", 8)
-def row_of_six_bits(k: Loop) -> None:
-    """Emit t[lanes] = sums of a Q6_K block's groups of 16 inputs times the groups' scales.
-
-    ``y`` has the activations' sums of eight values each.
+    A sum of ``span`` products fits 16 bits. ``y`` has the activations' sums of eight values each.
     """
     t, x, y = k.pointers(t="int32_t *", x=BYTES, y=BYTES)
     q, h, s = k.pointers(q=BYTES, h=BYTES, s=BYTES)
@@ -158,15 +191,25 @@ def row_of_six_bits(k: Loop) -> None:
     total = e32.make("vmv.v.i", 0)
     with k.repeat("groups"):
         scale = e8.make("vwadd.vx", e8.load("vle8.v", s, step), Constant(0))
-        # The sum of eight products fits 16 bits.
-        for first in (0, 8):
+        for first in range(0, group, span):
             part = e16.vector()
-            multiply(k, e8, [part], x, q, step, [first], 4, h)
-            e16.put("vsub.vx", part, part, k.integer("slli", k.scalar("lh", y, first // 4), 5))
+            multiply(k, e8, [part], x, q, step, [first], span // 2, h if high else None, high)
+            if zero:
+                take_zero(k, e16, part, zero, sum_of_values(k, y, first // 4, span))
             e16.put("vwmacc.vv", total, part, scale)
-        k.advance(x, 16)
-        k.advance(y, 4)
+        k.advance(x, group)
+        k.advance(y, group // 4)
     e32.store("vse32.v", total, t)
+
+
+for name, description in {
+    "q2_k": partial(row_of_groups, group=16, span=16),
+    "q3_k": partial(row_of_groups, group=16, span=16, zero=4),
+    "q4_k": partial(row_of_groups, group=32, span=16),
+    "q5_k": partial(row_of_groups, group=32, span=8, high=1),
+    "q6_k": partial(row_of_groups, group=16, span=8, high=2, zero=32),
+}.items():
+    loops.add(f"mlc_{name}_row", 8)(description)
 
 
 # Of float32 activations that are integers of three digits: the base, the digits of each place are a

@@ -3,13 +3,13 @@
 // Products of int8 activations with weights in the formats of GGUF files (mlc_rvv_gguf.h). Outputs
 // lie in lanes. The formats differ in constants alone, and the compiler makes a function for each.
 //
-// Products are summed in 16 bits over a span of inputs, as long as the result fits (gguf_span). For
+// Products are summed in 16 bits over a span of inputs, as long as the result fits. For
 // a format with a zero, the sum is of stored values, and the activations' sum times the zero is
 // taken off: what is in between may wrap around, which is exact modulo 2^16. Sums of spans, times
 // the group's scale, add up in 32 bits over a block, and blocks in float32.
 //
-// Here one row unpacks weights in registers, of Q4_0, Q4_K and Q6_K by loops of loops/q4.py;
-// gguf_prompt.h is for several rows.
+// Here one row unpacks weights in registers, by loops of loops/q4.py; gguf_prompt.h is for several
+// rows.
 
 #include <riscv_vector.h>
 #include <stddef.h>
@@ -17,88 +17,37 @@
 #include "gguf_prompt.h"
 #include "ime.h"
 
-// Values of at most seven bits are the same with a sign.
-MLC_RVV_INLINE vint8m2_t gguf_signed(vuint8m2_t values) {
-  return __riscv_vreinterpret_v_u8m2_i8m2(values);
+typedef void gguf_row_of_blocks(float *c, const uint8_t *x, const uint8_t *q, const uint8_t *h,
+                                const uint16_t *s, int64_t ld_x, int64_t step, int64_t half_step,
+                                size_t lanes, int64_t blocks);
+typedef void gguf_row_of_groups(int32_t *t, const uint8_t *x, const uint8_t *y, const uint8_t *q,
+                                const uint8_t *h, const uint8_t *s, int64_t step, size_t lanes,
+                                int64_t groups);
+
+// The loop of one row for blocks whose groups have no scales.
+MLC_RVV_INLINE gguf_row_of_blocks *gguf_loop_of_blocks(gguf_format f) {
+  if (f.low == 8) return mlc_q8_0_row_m8;
+  if (f.high) return f.minimums ? mlc_q5_1_row_m8 : mlc_q5_0_row_m8;
+  return f.minimums ? mlc_q4_1_row_m8 : mlc_q4_0_row_m8;
 }
 
-// The sum over a span of one row's products, from input `from` of a block on.
-MLC_RVV_INLINE vint16m4_t gguf_span_sum(gguf_activations x, gguf_weights w, gguf_format f, int from,
-                                        size_t lanes) {
-  const int span = gguf_span(f), together = f.high == 0 ? 2 : 8 / f.high;
-  const int8_t *values = x.values + from;
-  vint16m4_t sum = __riscv_vmv_v_x_i16m4(gguf_zero(), lanes);
-  if (f.low == 8) {
-    for (int i = 0; i < span; ++i) {
-      const int8_t *column = (const int8_t *)w.quants + (size_t)(from + i) * lanes;
-      sum = __riscv_vwmacc_vx_i16m4(sum, values[i], __riscv_vle8_v_i8m2(column, lanes), lanes);
-    }
-    return sum;
-  }
-  for (int i = 0; i < span; i += together) {
-    vuint8m2_t high = __riscv_vmv_v_x_u8m2(0, lanes);
-    if (f.high) high = __riscv_vle8_v_u8m2(w.high + (size_t)((from + i) / together) * lanes, lanes);
-    for (int j = 0; j < together; j += 2) {
-      const uint8_t *column = w.quants + (size_t)((from + i + j) / 2) * lanes;
-      const vuint8m2_t pair = __riscv_vle8_v_u8m2(column, lanes);
-      vuint8m2_t second = __riscv_vmulhu_vx_u8m2(pair, 16, lanes);
-      vuint8m2_t first = __riscv_vnmsac_vx_u8m2(pair, 16, second, lanes);
-      first = gguf_with_high_m2(first, high, j, f, lanes);
-      second = gguf_with_high_m2(second, high, j + 1, f, lanes);
-      sum = __riscv_vwmacc_vx_i16m4(sum, values[i + j], gguf_signed(first), lanes);
-      sum = __riscv_vwmacc_vx_i16m4(sum, values[i + j + 1], gguf_signed(second), lanes);
-    }
-  }
-  if (f.zero == 0) return sum;
-  return __riscv_vadd_vx_i16m4(sum, (int16_t)(-f.zero * gguf_sum(x, from, span)), lanes);
-}
-
-MLC_RVV_INLINE int gguf_is_q4_k(gguf_format f) {
-  return f.low == 4 && f.high == 0 && f.zero == 0 && f.block == 256 && f.group == 32;
-}
-
-MLC_RVV_INLINE int gguf_is_q6_k(gguf_format f) {
-  return f.low == 4 && f.high == 2 && f.zero == 32 && f.block == 256 && f.group == 16;
+// The loop of one row and one block for groups that have scales.
+MLC_RVV_INLINE gguf_row_of_groups *gguf_loop_of_groups(gguf_format f) {
+  if (f.high) return f.high == 2 ? mlc_q6_k_row_m8 : mlc_q5_k_row_m8;
+  if (f.zero) return mlc_q3_k_row_m8;
+  return f.group == 32 ? mlc_q4_k_row_m8 : mlc_q2_k_row_m8;
 }
 
 // The sum over a block of one row's products, in units of the block's factor.
 MLC_RVV_INLINE vfloat32m8_t gguf_block_sum(gguf_activations x, gguf_weights w, gguf_format f,
                                            size_t lanes) {
-  const int span = gguf_span(f);
-  if (span == f.block) {
-    return __riscv_vfwcvt_f_x_v_f32m8(gguf_span_sum(x, w, f, 0, lanes), lanes);
-  }
-  const int groups = f.block / f.group;
-  if (gguf_is_q4_k(f) || gguf_is_q6_k(f)) {
-    int32_t sums[lanes];
-    const uint8_t *values = (const uint8_t *)x.values;
-    if (gguf_is_q4_k(f)) {
-      mlc_q4_k_row_m8(sums, values, w.quants, w.scales, (int64_t)lanes, lanes, groups);
-    } else {
-      mlc_q6_k_row_m8(sums, values, (const uint8_t *)x.sums, w.quants, w.high, w.scales,
-                      (int64_t)lanes, lanes, groups);
-    }
-    return __riscv_vfcvt_f_x_v_f32m8(__riscv_vle32_v_i32m8(sums, lanes), lanes);
-  }
-  vint32m8_t sum = __riscv_vmv_v_x_i32m8(gguf_zero(), lanes);
-  for (int group = 0; group < groups; ++group) {
-    vint16m4_t scale = __riscv_vmv_v_x_i16m4(1, lanes);
-    if (gguf_has_scales(f)) {
-      const int8_t *scales = (const int8_t *)w.scales + (size_t)group * lanes;
-      scale = __riscv_vwcvt_x_x_v_i16m4(__riscv_vle8_v_i8m2(scales, lanes), lanes);
-    }
-#pragma clang loop unroll_count(2)
-    for (int from = group * f.group; from < (group + 1) * f.group; from += span) {
-      const vint16m4_t part = gguf_span_sum(x, w, f, from, lanes);
-      sum = gguf_has_scales(f) ? __riscv_vwmacc_vv_i32m8(sum, part, scale, lanes)
-                               : __riscv_vwadd_wv_i32m8(sum, part, lanes);
-    }
-  }
-  return __riscv_vfcvt_f_x_v_f32m8(sum, lanes);
+  int32_t sums[lanes];
+  gguf_loop_of_groups(f)(sums, (const uint8_t *)x.values, (const uint8_t *)x.sums, w.quants, w.high,
+                         w.scales, (int64_t)lanes, lanes, f.block / f.group);
+  return __riscv_vfcvt_f_x_v_f32m8(__riscv_vle32_v_i32m8(sums, lanes), lanes);
 }
 
-// What minimums add to a row over a block, in units of the second factor: less than nothing in
-// formats with scales.
+// What minimums add to a row over a block, in units of the second factor: less than nothing.
 MLC_RVV_INLINE vfloat32m8_t gguf_least_sum(gguf_activations x, gguf_weights w, gguf_format f,
                                            size_t lanes) {
   const int groups = f.block / f.group;
@@ -114,55 +63,38 @@ MLC_RVV_INLINE vfloat32m8_t gguf_least_sum(gguf_activations x, gguf_weights w, g
   return __riscv_vfcvt_f_x_v_f32m8(sum, lanes);
 }
 
-// Where a block takes all registers, as a loop's call does, a row's sum waits in memory.
-MLC_RVV_INLINE int gguf_sum_in_memory(gguf_format f) {
-  return f.high > 0 || f.low == 8 || gguf_is_q4_k(f);
-}
-
-// sum + factor * part
-MLC_RVV_INLINE vfloat32m8_t gguf_add_part(vfloat32m8_t sum, float *c, float factor,
-                                          vfloat32m8_t part, size_t lanes, gguf_format f) {
-  if (gguf_sum_in_memory(f)) sum = __riscv_vle32_v_f32m8(c, lanes);
-  sum = __riscv_vfmacc_vf_f32m8(sum, factor, part, lanes);
-  if (gguf_sum_in_memory(f)) __riscv_vse32_v_f32m8(c, sum, lanes);
+// c += factor * part. A row's sum waits in memory, as a loop takes all registers.
+MLC_RVV_INLINE void gguf_add_part(float *c, float factor, vfloat32m8_t part, size_t lanes) {
+  const vfloat32m8_t sum = __riscv_vle32_v_f32m8(c, lanes);
+  __riscv_vse32_v_f32m8(c, __riscv_vfmacc_vf_f32m8(sum, factor, part, lanes), lanes);
   // What comes next would take more registers here.
   __asm__ volatile("" ::: "memory");
-  return sum;
-}
-
-MLC_RVV_INLINE int gguf_is_q4_0(gguf_format f) {
-  return f.low == 4 && f.high == 0 && f.zero == 8 && f.block == 32 && !f.minimums;
 }
 
 // One row and one tile.
 MLC_RVV_INLINE void gguf_row(float *c, const uint8_t *ready, gguf_weights w, int64_t k,
                              int64_t next_block, size_t lanes, gguf_format f) {
-  if (gguf_is_q4_0(f)) {
-    const int64_t step = (int64_t)lanes;
-    mlc_q4_0_row_m8(c, ready, w.quants, w.factors, next_block, step, 2 * step, lanes, k / f.block);
+  const int64_t step = (int64_t)lanes;
+  if (!gguf_has_scales(f)) {
+    gguf_loop_of_blocks(f)(c, ready, w.quants, w.high, w.factors, next_block, step, 2 * step, lanes,
+                           k / f.block);
     return;
   }
-  vfloat32m8_t sum = __riscv_vreinterpret_v_i32m8_f32m8(__riscv_vmv_v_x_i32m8(gguf_zero(), lanes));
-  __riscv_vse32_v_f32m8(c, sum, lanes);
+  const vint32m8_t none = __riscv_vmv_v_x_i32m8(gguf_zero(), lanes);
+  __riscv_vse32_v_i32m8((int32_t *)c, none, lanes);
   for (int64_t input = 0; input < k; input += f.block) {
     const gguf_activations x = gguf_block(ready, f);
     vfloat32m8_t part = gguf_block_sum(x, w, f, lanes);
     part = __riscv_vfmul_vv_f32m8(part, gguf_halves_m8(w.factors, lanes), lanes);
-    sum = gguf_add_part(sum, c, x.scale, part, lanes, f);
+    gguf_add_part(c, x.scale, part, lanes);
     if (f.minimums) {
       part = gguf_halves_m8(w.factors + lanes, lanes);
-      float factor = x.scale;
-      if (gguf_has_scales(f)) {
-        part = __riscv_vfmul_vv_f32m8(part, gguf_least_sum(x, w, f, lanes), lanes);
-      } else {
-        factor *= (float)gguf_sum(x, 0, f.block);
-      }
-      sum = gguf_add_part(sum, c, factor, part, lanes, f);
+      part = __riscv_vfmul_vv_f32m8(part, gguf_least_sum(x, w, f, lanes), lanes);
+      gguf_add_part(c, x.scale, part, lanes);
     }
     ready += next_block;
-    w = gguf_after(w, f, (int64_t)lanes, f.block);
+    w = gguf_after(w, f, step, f.block);
   }
-  if (!gguf_sum_in_memory(f)) __riscv_vse32_v_f32m8(c, sum, lanes);
 }
 
 // Fewer rows than these are done one by one.

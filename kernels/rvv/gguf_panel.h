@@ -38,22 +38,19 @@ MLC_RVV_INLINE int gguf_zero(void) {
 
 // Value j of eight neighbouring inputs, or of four with two high bits: its low bits, and its high
 // ones from a byte of those. Multiplication shifts them, which some cores do faster than shifts.
-#define MLC_GGUF_WITH_HIGH_DEFINE(M)                                                              \
-  MLC_RVV_INLINE vuint8m##M##_t gguf_with_high_m##M(vuint8m##M##_t low, vuint8m##M##_t high, int j, \
-                                                    gguf_format f, size_t vl) {                   \
-    if (f.high == 0) return low;                                                                  \
-    if (f.high == 1) {                                                                            \
-      if (j >= 4) high = __riscv_vsrl_vx_u8m##M(high, 4, vl);                                     \
-      high = __riscv_vand_vx_u8m##M(high, (uint8_t)(1 << (j & 3)), vl);                           \
-      return __riscv_vmacc_vx_u8m##M(low, (uint8_t)(16 >> (j & 3)), high, vl);                    \
-    }                                                                                             \
-    if (j == 3) high = __riscv_vsrl_vx_u8m##M(high, 2, vl);                                       \
-    high = __riscv_vand_vx_u8m##M(high, (uint8_t)(3 << (j == 3 ? 4 : 2 * j)), vl);                \
-    if (j >= 2) return __riscv_vadd_vv_u8m##M(low, high, vl);                                     \
-    return __riscv_vmacc_vx_u8m##M(low, (uint8_t)(j == 0 ? 16 : 4), high, vl);                    \
+MLC_RVV_INLINE vuint8m1_t gguf_with_high_m1(vuint8m1_t low, vuint8m1_t high, int j, gguf_format f,
+                                            size_t vl) {
+  if (f.high == 0) return low;
+  if (f.high == 1) {
+    if (j >= 4) high = __riscv_vsrl_vx_u8m1(high, 4, vl);
+    high = __riscv_vand_vx_u8m1(high, (uint8_t)(1 << (j & 3)), vl);
+    return __riscv_vmacc_vx_u8m1(low, (uint8_t)(16 >> (j & 3)), high, vl);
   }
-MLC_GGUF_WITH_HIGH_DEFINE(1)
-MLC_GGUF_WITH_HIGH_DEFINE(2)
+  if (j == 3) high = __riscv_vsrl_vx_u8m1(high, 2, vl);
+  high = __riscv_vand_vx_u8m1(high, (uint8_t)(3 << (j == 3 ? 4 : 2 * j)), vl);
+  if (j >= 2) return __riscv_vadd_vv_u8m1(low, high, vl);
+  return __riscv_vmacc_vx_u8m1(low, (uint8_t)(j == 0 ? 16 : 4), high, vl);
+}
 
 // Halves as floats, exactly; not infinity and NaN.
 MLC_RVV_INLINE vfloat32m8_t gguf_halves_m8(const uint16_t *halves, size_t vl) {
