@@ -198,7 +198,8 @@ def row_of_groups(k: Loop, *, group: int, span: int, high: int = 0, zero: int = 
                 take_zero(k, e16, part, zero, sum_of_values(k, y, first // 4, span))
             e16.put("vwmacc.vv", total, part, scale)
         k.advance(x, group)
-        k.advance(y, group // 4)
+        if zero:
+            k.advance(y, group // 4)
     e32.store("vse32.v", total, t)
 
 
